@@ -21,12 +21,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
 from . import near
 from .errors import SettingError
 
+NAMES = (
+    "AICF_LOGS", "AICF_LOGS_JSON", "AICF_DUMP", "AICF_CHECK", "AICF_NVTX", "AICF_CACHE", "AICF_CACHE_DIR", "AICF_PDL", "AICF_DEVICE",
+)  # fmt: skip
 LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
 CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune"
 LEVELS = {"+": logging.DEBUG, "": logging.INFO, "-": logging.WARNING}
@@ -35,7 +39,13 @@ EARLY = ("off", "graph", "on")
 
 
 def check_settings() -> None:
-    """SettingError for the first variable whose value is none of those it can have."""
+    """SettingError for the first variable whose value is none of those it can have, or whose name is nearly one of ours."""
+    for variable in sorted(name for name in os.environ if name.startswith("AICF_") and name not in NAMES):
+        if close := get_close_matches(variable, NAMES, n=1, cutoff=0.9):
+            raise SettingError(
+                f"{variable} is no setting", expected=" or ".join(NAMES), where=f"the environment variable {variable}",
+                hint=f"export {close[0]}={os.environ[variable]}, and unset {variable}",
+            )  # fmt: skip
     for variable in LISTS:
         _items(variable)
     log_levels()

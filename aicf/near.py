@@ -79,6 +79,7 @@ NN: Mapping[str, str] = {
     **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "nn.TransformerBlock(size, nn.MultiHeadAttention(size, heads), nn.MLP(size))"),
     **dict.fromkeys(("Dense", "LazyLinear", "FullyConnected"), "nn.Linear(in_features, out_features)"),
     **dict.fromkeys(("Parameter", "functional", "F"), "a layer's `emit` makes parameters with ctx.param(…) and calls ops as ctx.relu(x)"),
+    **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "MaxPool2d"), "no layer yet: ctx.convolution and ctx.max_pool in a layer of your own, or PyTorch's model by torch.compile(module, backend=\"aicf\")"),
     **dict.fromkeys(("Identity", "Flatten"), "a layer of your own: class Mine(nn.Layer): def emit(self, ctx, x): return ctx.reshape(x, shape=(…))"),
     **dict.fromkeys(("CosineAnnealingLR", "CosineDecay", "OneCycleLR"), "nn.AdamW(lr=nn.schedules.Cosine(base=1e-3, total=1000, warmup=100))"),
     **dict.fromkeys(("StepLR", "ExponentialLR"), "nn.SGD(lr=nn.schedules.StepDecay(base=0.1, every=100, gamma=0.5))"),

@@ -232,7 +232,7 @@ def _in_folder(folder: Path) -> Path:
     found = published[:1] or [path for path in there if path.name.endswith(INDEX)] or there
     if len(found) == 1:
         return found[0]
-    got = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+    got = ", ".join(sorted(path.name for path in found or folder.iterdir())[:8]) or "nothing"
     what = f"{folder} has several files of weights" if found else f"{folder} has no weights"
     raise StateError(
         what, expected=f"model{END} or model{INDEX}, or one file of such an end", got=got,

@@ -48,4 +48,6 @@ def run(args: argparse.Namespace) -> int:
     failed = [file for file in files if file.name == FAILED]
     for file in failed:
         print(f"{file.parent.name} has no machine code: see {file}", file=sys.stderr)
+    if failed:
+        print("next: aicf doctor says what the compiler of kernels lacks", file=sys.stderr)
     return 1 if failed else 0

@@ -47,6 +47,11 @@ class Linear(Layer):
             raise TypeInferenceError(
                 "Linear: x is 0-D", expected=f"shape (..., {self.inputs})", got=str(x.spec), where=ctx.here()
             )
+        if x.shape[-1] != self.inputs:
+            raise TypeInferenceError(
+                f"Linear: x has {x.shape[-1]} features, and the layer takes {self.inputs}", expected=f"shape (..., {self.inputs})",
+                got=str(x.spec), where=ctx.here(), hint=f"nn.Linear({x.shape[-1]}, {self.outputs})",
+            )  # fmt: skip
         x, shape = ctx.computed(x), (self.outputs, self.inputs)
         weight = (
             ctx.param("weight", shape, self.weight_init, x.dtype)

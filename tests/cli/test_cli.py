@@ -151,7 +151,7 @@ def test_an_error_is_one_message_and_exit_code_2(capsys, what):
 MODELS = {
     "a shape that does not fit": (
         "import aicf\nfrom aicf import nn\ndef build():\n"
-        "    return nn.Model({'x': aicf.TensorSpec((3, 4))}).add(nn.Linear(5, 2))\n", "TypeInferenceError: gemm C2",
+        "    return nn.Model({'x': aicf.TensorSpec((3, 4))}).add(nn.Linear(5, 2))\n", "TypeInferenceError: Linear: x has 4 features",
     ),
     "no model": ("def build():\n    return 3\n", "build() returned a int"),
     "an exception": ("def build():\n    return 1 / 0\n", "ZeroDivisionError"),
@@ -259,6 +259,14 @@ def test_a_misspelt_setting_is_refused_with_those_there_are(variable, text, allo
         aicf.compile(aicf.nn.Model({"x": aicf.TensorSpec((2, 3))}).add(aicf.nn.ReLU()), device="cpu")
     monkeypatch.setenv(variable, "" if variable in ("AICF_CHECK", "AICF_LOGS") else "off")
     assert main(["explain", EXAMPLE]) == 0
+
+
+def test_a_misspelt_variable_is_refused_and_others_are_let_be(capsys, monkeypatch):
+    monkeypatch.setenv("AICF_SOMETHING_ELSE", "1")
+    assert main(["info", "relu"]) == 0
+    monkeypatch.setenv("AICF_LOG", "plan")
+    assert main(["info", "relu"]) == 2
+    assert "next: export AICF_LOGS=plan, and unset AICF_LOG" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -370,7 +370,7 @@ REFUSED = {
     "a norm by name": (lambda: BLOCK(8, MHA(8, 2), nn.MLP(8), "rms"), "norm='rms'"),
     "a class for attention": (lambda: BLOCK(8, MHA, nn.MLP(8)), "MultiHeadAttention is a class"),
     "a row for a sequence": (lambda: nn.Model((8,), MHA(8, 2)), "x is no sequence", "(..., T, 8)"),
-    "other columns": (lambda: nn.Model((3, 6), MHA(8, 2)), "6 meets 8"),
+    "other columns": (lambda: nn.Model((3, 6), MHA(8, 2)), "x has 6 features, and the layer takes 8"),
     "other rows to turn": (lambda: nn.Model((3, 6), nn.RoPE(8)), "RoPE: x does not have rows of 8", "(..., T, 8)"),
 }  # fmt: skip
 

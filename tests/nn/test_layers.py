@@ -194,8 +194,8 @@ REFUSED = {
     "other columns for an RMS norm": (nn.RMSNorm(4), (2, 5), TypeInferenceError, "RMSNorm: x does not have 4 columns"),
     "a number for a norm": (nn.LayerNorm(4), (), TypeInferenceError, "LayerNorm: x does not have 4 columns"),
     "a number for a linear layer": (nn.Linear(4, 3), (), TypeInferenceError, "Linear: x is 0-D", "(..., 4)"),
-    "other columns for a linear layer": (nn.Linear(4, 3), (2, 3, 5), TypeInferenceError, "5 meets 4"),
-    "other columns for an MLP": (nn.MLP(4), (2, 3, 5), TypeInferenceError, "5 meets 4"),
+    "other columns for a linear layer": (nn.Linear(4, 3), (2, 3, 5), TypeInferenceError, "x has 5 features, and the layer takes 4"),
+    "other columns for an MLP": (nn.MLP(4), (2, 3, 5), TypeInferenceError, "x has 5 features, and the layer takes 4"),
 }  # fmt: skip
 
 
