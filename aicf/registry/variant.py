@@ -214,8 +214,8 @@ class HostCall:
 
 # What each function of a variant's class is asked with.
 ASKED: dict[str, tuple[str, ...]] = {
-    **{name: ("region",) for name in ("accepts", "viable")},
-    **{name: ("region", "device") for name in ("cost", "build", "workspace", "least")},
+    **dict.fromkeys(("accepts", "viable"), ("region",)),
+    **dict.fromkeys(("cost", "build", "workspace", "least"), ("region", "device")),
 }
 
 _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
