@@ -286,22 +286,22 @@ class KernelVariant(Immovable):
         """Why not: what rules out this region and all its continuations. None while one of them may be taken."""
         if self.viable is not None:
             refused = self.admits(device) or (None if self.masked else unmasked(region))
-            return refused or self._first_failure("viable", self.viable, region)
+            try:
+                return refused or first_failure(self.viable(region))
+            except AicfError:
+                raise
+            except Exception as error:
+                raise unanswered(self.id, "viable", region, error, self.viable) from error
         return self.admits(device) or self._continues(region)
 
     def refuses(self, region: RegionSpec) -> Reject | None:
         """Why not, as `supported`, of a region whose device, structure and element types an index has found right, and its family."""
-        return self._first_failure("accepts", self.accepts, region)
-
-    def _first_failure(
-        self, name: str, checks: Callable[[RegionSpec], Checks], region: RegionSpec
-    ) -> Reject | None:
         try:
-            return first_failure(checks(region))
+            return first_failure(self.accepts(region))
         except AicfError:
             raise
         except Exception as error:
-            raise unanswered(self.id, name, region, error, checks) from error
+            raise unanswered(self.id, "accepts", region, error, self.accepts) from error
 
     def predicted(self, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, float]:
         """What `cost` says of a region that the variant takes, and its microseconds; KernelError if that is no time."""

@@ -92,7 +92,7 @@ def test_viable_and_workspace_are_answered_for_too():
 def test_a_refusal_is_still_a_refusal():
     registry = KernelRegistry()
     registry.add(kernel(accepts=lambda region: [None, Reject("mood", "not today")]))
-    with pytest.raises(NoKernelError, match="cpu.mine.v1: not today"):
+    with pytest.raises(NoKernelError, match=r"cpu\.mine\.v1: not today"):
         select(REGION, CPU, registry)
 
 
