@@ -52,7 +52,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recipe_is_read_as_it_is_meant():
-    assert len(FILES) == 13
+    assert len(FILES) == 14
     assert len(COMMANDS) == 4
 
 
@@ -135,6 +135,18 @@ def test_a_script_brings_an_op_and_a_kernel(tmp_path):
         "-m", "aicf", "explain", "script.py", "--device", "h200", "--region", "0", cwd=tmp_path, path=ROOT
     )
     assert "softsine   op 0" in printed and "cuda." in printed
+
+
+@pytest.mark.spec("B11")
+def test_a_script_brings_an_op_that_expands_and_fuses_on_every_device(tmp_path):
+    write(tmp_path, {"spread.py": FILES["spread.py"]})
+    printed = run("spread.py", cwd=tmp_path, path=ROOT)
+    assert [line.split() for line in printed.splitlines()] == [
+        ["cpu", "cpu.rows_loop.v1"],
+        ["h200", "cuda.rows_resident.v2"],
+    ]
+    explained = run("-m", "aicf", "explain", "spread.py", "--device", "h200", cwd=tmp_path, path=ROOT)
+    assert "spread + tanh" in explained
 
 
 @pytest.mark.spec("A12")

@@ -19,6 +19,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="as of explain; kernels are compiled without a GPU")
     parser.add_argument("--tuning", metavar="FILE", help="as of explain")
     parser.add_argument(
+        "--without", metavar="KERNEL", action="append", default=[],
+        help="as of explain: dump what is chosen where there is no such kernel; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
         "-o", "--output", metavar="DIR", default="dump",
         help="a folder, in which each dump has a fresh one; dump if not given",
     )  # fmt: skip
@@ -37,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
         loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
         precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
+        without=args.without,
     )  # fmt: skip
     if made is None:
         raise AicfError(

@@ -69,6 +69,7 @@ def _info_op(console: Console, schema: Any, registry: Any) -> int:
     console.print(Text(schema.signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)
     for v in registry.variants(schema.kind):
-        text = visible(f"  {v.id}\n      {v.doc.splitlines()[0] if v.doc else ''}")
+        origin = "" if v.origin == "aicf" else f" [{v.origin}]"  # as traces have it
+        text = visible(f"  {v.id}{origin}\n      {v.doc.splitlines()[0] if v.doc else ''}")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0

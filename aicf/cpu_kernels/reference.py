@@ -6,7 +6,7 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import host_memory_us, one_launch, roofline
-from ..registry.variant import HostCall, one_op, variant
+from ..registry.variant import HostCall, Reject, one_op, variant
 from ..rows.program import Gemm, Reduction, RegionProgram
 from ..rows.read import read
 from ..rows.rows import REDUCE
@@ -27,6 +27,10 @@ class Reference:
 
     def accepts(region):
         yield one_op(region)
+        if schema_of(region.kind).reference_fn is None:
+            yield Reject(
+                "reference", f"{region.kind} has no reference: write one with @{region.kind}.reference"
+            )
 
     def least(region, device):
         memory = host_memory_us(device, PASSES * region.nbytes) if schema_of(region.kind).is_map else 0.0

@@ -293,13 +293,16 @@ def dump_for(
     hoist: bool = True,
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
+    without: Iterable[str] = (),
     name: str = "",
 ) -> Path | None:
     """The stages and kernels of a model for a device that need not be there, as files in a fresh folder of `into`: as AICF_DUMP
     has programs write them, but for the first run. The folder; None if it can't be written, which is told of.
 
-    name  of the model, for that of the folder
+    name     of the model, for that of the folder
+    without  as of `explain_for`: the way to the code of a kernel that is not chosen
     """
+    registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
     return _compiled_for(model, device, mode, *how, Path(into), name)[1].path
 

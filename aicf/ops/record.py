@@ -31,6 +31,7 @@ from .constraints import (
 )
 from .continuity import is_continuous
 from .unsized import NoSize, plainly, unsized
+from .whose_line import definition
 
 # --- how a map op reads its operands ----------------------------------------------------------------------------------
 
@@ -376,6 +377,11 @@ class OpSchema:
                 hint=f"give it one first: spec.bind({{{unknown.name!r}: 32}})",
             ) from None
         results = results if isinstance(results, tuple) else (results,)
+        if not all(isinstance(r, TensorSpec) for r in results):
+            raise RegistryError(
+                f"the type rule of {self.name} returned what is no type", expected="a TensorSpec for each result, such as x or replace(x, dtype=f16)",
+                got=repr(results[0] if len(results) == 1 else results), where=definition(self.rule), hint="docs/add-an-op.md shows type rules",
+            )  # fmt: skip
         results = tuple(map(plainly, results))
         return results if self.operands else tuple(replace(r, device=device) for r in results)
 

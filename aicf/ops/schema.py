@@ -29,7 +29,7 @@ import numpy as np
 
 from ..errors import RegistryError
 from ..types import DType, TensorSpec
-from .attributes import ATTR_TYPES, AttrDecl, attribute
+from .attributes import ATTR_TYPES, AttrDecl, attribute, coerced
 from .constraints import (
     DISCONTINUOUS,
     ELEMENTWISE,
@@ -115,7 +115,9 @@ def _declare(
         if isinstance(annotation, str):
             annotation = ATTR_TYPES.get(annotation) or eval(annotation, function.__globals__)
         if p.kind is p.KEYWORD_ONLY:
-            attrs.append(attribute(function.__name__, p.name, annotation, p.default))
+            attrs.append(decl := attribute(function.__name__, p.name, annotation, p.default))
+            if not decl.required and p.default is not None:
+                coerced(function.__name__, decl, p.default)  # a default of another type is refused here
         else:
             type = default if annotation is p.empty else annotation
             if not isinstance(type, TypeConstraint):

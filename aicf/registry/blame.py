@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import builtins
-import dis
 import inspect
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import AicfError, KernelError
+from ..ops.whose_line import definition, place, told, unknown_names
 from ..rows import RegionSpec
+from .failures import failed
 from .variant import HostCall, In, KernelVariant, Launch, Num, Out, Table, TensorMap, Work
 
-_PACKAGE = str(Path(__file__).parents[1])
-_LIBRARIES = ("numba", "numba_cuda", "llvmlite", "numpy", "ml_dtypes")
+__all__ = ["bound", "built", "check_arguments", "definition", "place", "run_on_host", "told", "unknown_names"]
 
 
 def built(variant: KernelVariant, region: RegionSpec, device: Any) -> list[Launch] | HostCall:
-    """What a variant's `build` makes; KernelError if it fails."""
+    """What a variant's `build` makes; KernelError if it fails, or makes what its device can't run."""
     try:
-        return variant.build(region, device)
+        made = variant.build(region, device)
     except AicfError:
         raise
     except Exception as error:
-        raise _failed(f"kernel {variant.id} can't be built", region, error, variant.build) from error
+        raise failed(f"kernel {variant.id} can't be built", region, error, variant.build) from error
+    on_host = variant.device == "cpu"
+    if isinstance(made, HostCall) if on_host else _launches(made):
+        return made
+    raise KernelError(
+        f"kernel {variant.id} can't be built: its `build` makes no call of the {variant.device} device",
+        expected="a HostCall" if on_host else "a list of Launch", got=repr(made)[:200],
+        where=definition(variant.build), details=[f"region: {region}"], hint="return that from `build`",
+    )  # fmt: skip
+
+
+def _launches(made: Any) -> bool:
+    return isinstance(made, (list, tuple)) and all(isinstance(launch, Launch) for launch in made)
 
 
 def bound(
@@ -38,7 +46,7 @@ def bound(
     except AicfError:
         raise
     except Exception as error:
-        raise _failed(f"kernel {kernel_id} failed", region, error, call.function) from error
+        raise failed(f"kernel {kernel_id} failed", region, error, call.function) from error
 
     def checked() -> None:
         try:
@@ -46,7 +54,7 @@ def bound(
         except AicfError:
             raise
         except Exception as error:
-            raise _failed(f"kernel {kernel_id} failed", region, error, call.function) from error
+            raise failed(f"kernel {kernel_id} failed", region, error, call.function) from error
 
     return checked
 
@@ -60,88 +68,7 @@ def run_on_host(
     except AicfError:
         raise
     except Exception as error:
-        raise _failed(f"kernel {kernel_id} failed", region, error, call.function) from error
-
-
-def _failed(what: str, region: RegionSpec, error: Exception, function: Any) -> KernelError:
-    return KernelError(
-        what, where=place(error, function), got=told(error), details=[f"region: {region}"],
-        hint="mend that line; docs/add-an-op.md shows how kernels are written",
-    )  # fmt: skip
-
-
-def told(error: BaseException, lines: int = 6) -> str:
-    """An error's type and the beginning of its text: numba's list every overload there is."""
-    text = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: " + "\n    ".join(text[:lines] + ["…"] * (len(text) > lines))
-
-
-def place(error: BaseException, function: Any) -> str:
-    """file:line of what went wrong while a function ran or was compiled; where it is defined if nothing is nearer."""
-    for code, line, _ in unknown_names(function):
-        return f"{code.co_filename}:{line}, in {code.co_name}"
-    at: BaseException | None = error
-    while at is not None:
-        loc = getattr(at, "loc", None)  # numba's
-        if loc is not None and _is_source(loc.filename):
-            return f"{loc.filename}:{loc.line}"
-        at = at.__cause__ or at.__context__
-    source = getattr(getattr(function, "__code__", None), "co_filename", "")
-    if found := re.search(rf"\b{re.escape(Path(source).name)}:(\d+)", str(error)) if source else None:
-        return f"{source}:{found[1]}"  # numba's, inside its message
-    frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
-    for frame in reversed(frames):
-        own = frame.filename == source or not frame.filename.startswith(_PACKAGE)
-        if own and _is_source(frame.filename):
-            return f"{frame.filename}:{frame.lineno}, in {frame.function}"
-    return definition(function)
-
-
-def definition(function: Any) -> str:
-    """file:line where a function is defined."""
-    code = getattr(getattr(function, "py_func", function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}, in {code.co_name}" if code else repr(function)
-
-
-def _is_source(filename: str) -> bool:
-    parts = Path(filename).parts
-    return filename.endswith(".py") and not any(library in parts for library in _LIBRARIES)
-
-
-def unknown_names(function: Any, seen: set[CodeType] | None = None) -> Iterator[tuple[CodeType, int, str]]:
-    """(code, line, name) of each name that a kernel's body, or a function it calls, reads and that is nowhere: a NameError of
-    the compiler's, which does not say where."""
-    seen = set() if seen is None else seen
-    if not isinstance(function, FunctionType):
-        if "factory" in getattr(
-            type(function), "__dataclass_fields__", ()
-        ):  # deferred: what it will be made of
-            for part in function.args:
-                yield from unknown_names(part, seen)
-        return
-    code = function.__code__
-    if code in seen or not _is_source(code.co_filename):
-        return
-    seen.add(code)
-    line = code.co_firstlineno
-    value: Any = None
-    for i in dis.get_instructions(code):
-        line = i.positions.lineno if i.positions and i.positions.lineno else line
-        if i.opname == "LOAD_GLOBAL":
-            value = function.__globals__.get(i.argval, vars(builtins).get(i.argval, _NOWHERE))
-            if value is _NOWHERE:
-                yield code, line, i.argval
-            yield from unknown_names(value, seen)
-        elif i.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            module = value.resolve() if hasattr(type(value), "resolve") else value
-            if isinstance(module, ModuleType) and not hasattr(module, i.argval):
-                yield code, line, i.argval
-            value = None
-    for cell in function.__closure__ or ():
-        yield from unknown_names(cell.cell_contents, seen)
-
-
-_NOWHERE = object()
+        raise failed(f"kernel {kernel_id} failed", region, error, call.function) from error
 
 
 def check_arguments(launch: Launch, region: RegionSpec) -> str | None:

@@ -24,6 +24,8 @@ Checks = Iterable[Reject | None]
 def first_failure(checks: Checks) -> Reject | None:
     for reject in checks:
         if reject is not None:
+            if not isinstance(reject, Reject):
+                raise TypeError(f"it yielded {reject!r}")
             return reject
     return None
 

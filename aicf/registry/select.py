@@ -240,9 +240,11 @@ class Selector:
         return not (self.tuning and self._found_wrong(variant, region))
 
     def _candidate(self, variant: KernelVariant, region: RegionSpec) -> Candidate:
-        cost = variant.cost(region, self.device)
-        cost = self._measured(cost, variant, region) if self.tuning else cost
-        return Candidate(variant, cost, cost.us)
+        cost, us = variant.predicted(region, self.device)
+        if self.tuning:
+            cost = self._measured(cost, variant, region)
+            us = cost.us
+        return Candidate(variant, cost, us)
 
     def _measured(self, cost: Cost, variant: KernelVariant, region: RegionSpec) -> Cost:
         """The time that a kernel was found to take for the region, if it was measured; else what is predicted."""
@@ -280,7 +282,10 @@ class Selector:
     def _none(self, region: RegionSpec) -> NoKernelError:
         rejected = self._rejected(region)
         hint = "`aicf info` lists the ops and their variants; docs/add-an-op.md shows how to add one"
-        if not rejected and schema_of(region.kind).instead_fn is not None:
+        schema = schema_of(region.kind)
+        if not rejected and schema.expand_fn is not None and schema.core in ("", schema.name):
+            hint = f'{region.kind} expands, and kernels of rows would take its steps if it said so: @op(..., core="rows")'
+        if not rejected and schema.instead_fn is not None:
             hint = f"in a model other ops stand in the place of {region.kind}: compile a layer that returns ctx.{region.kind}(…)"
         return NoKernelError(
             f"no kernel takes {region} on {self.device.name}",

@@ -7,6 +7,7 @@ kernel body, so that choosing and explaining need neither numba nor a GPU.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from math import prod
 from typing import Any, ClassVar, Literal
 
 from ..device.spec import DeviceSpec
-from ..errors import Immovable, RegistryError
+from ..errors import AicfError, Immovable, RegistryError
+from ..ops.whose_line import definition
 from ..rows import RegionSpec
 from ..rows.reject import Reject
 from ..rows.structure import prefixes, structure
@@ -36,6 +38,7 @@ from .checks import (
     unmasked,
 )
 from .cost import Cost
+from .failures import unanswered
 
 Floor = Callable[[RegionSpec, DeviceSpec], float]
 
@@ -209,6 +212,12 @@ class HostCall:
 
 # --- the record -------------------------------------------------------------------------------------------------------
 
+# What each function of a variant's class is asked with.
+ASKED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("accepts", "viable"), ("region",)),
+    **dict.fromkeys(("cost", "build", "workspace", "least"), ("region", "device")),
+}
+
 _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
 
 
@@ -277,20 +286,47 @@ class KernelVariant(Immovable):
         """Why not: what rules out this region and all its continuations. None while one of them may be taken."""
         if self.viable is not None:
             refused = self.admits(device) or (None if self.masked else unmasked(region))
-            return refused or first_failure(self.viable(region))
+            try:
+                return refused or first_failure(self.viable(region))
+            except AicfError:
+                raise
+            except Exception as error:
+                raise unanswered(self.id, "viable", region, error, self.viable) from error
         return self.admits(device) or self._continues(region)
 
     def refuses(self, region: RegionSpec) -> Reject | None:
         """Why not, as `supported`, of a region whose device, structure and element types an index has found right, and its family."""
-        return first_failure(self.accepts(region))
+        try:
+            return first_failure(self.accepts(region))
+        except AicfError:
+            raise
+        except Exception as error:
+            raise unanswered(self.id, "accepts", region, error, self.accepts) from error
+
+    def predicted(self, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, float]:
+        """What `cost` says of a region that the variant takes, and its microseconds; KernelError if that is no time."""
+        try:
+            cost = self.cost(region, device)
+            if not isinstance(cost, Cost) or math.isnan(us := cost.us):
+                raise TypeError(f"it returned {cost!r}")
+            return cost, us
+        except AicfError:
+            raise
+        except Exception as error:
+            raise unanswered(self.id, "cost", region, error, self.cost) from error
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Negative if unsupported; else runs per second, as predicted: the higher the better."""
-        return -1.0 if self.supported(region, device) else 1e6 / self.cost(region, device).us
+        return -1.0 if self.supported(region, device) else 1e6 / self.predicted(region, device)[1]
 
     def query_workspace(self, region: RegionSpec, device: DeviceSpec) -> int:
         """Bytes of scratch memory that `build`'s launches use; the plan reserves them, 256-byte aligned."""
-        return self.workspace(region, device)
+        try:
+            return self.workspace(region, device)
+        except AicfError:
+            raise
+        except Exception as error:
+            raise unanswered(self.id, "workspace", region, error, self.workspace) from error
 
     def _takes(self, region: RegionSpec) -> Reject | None:
         """Whether structure and element types are right for this very region."""
@@ -356,9 +392,15 @@ def variant(
         for name in ("accepts", "cost", "build"):
             if name not in functions:
                 raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
-        unknown = set(functions) - {"accepts", "cost", "build", "viable", "workspace", "least"}
+        unknown = set(functions) - set(ASKED)
         if unknown:
             raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
+        for name, f in functions.items():
+            if not _takes_positional(f, len(ASKED[name])):
+                raise RegistryError(
+                    f"variant {id}: its `{name}` takes {f.__code__.co_argcount} arguments, {', '.join(f.__code__.co_varnames[: f.__code__.co_argcount])}",
+                    expected=f"{name}({', '.join(ASKED[name])}): a plain function, without self", where=definition(f),
+                )  # fmt: skip
         return KernelVariant(
             id,
             kinds,
@@ -379,6 +421,12 @@ def variant(
         )
 
     return make
+
+
+def _takes_positional(function: Any, count: int) -> bool:
+    code, defaults = function.__code__, len(function.__defaults__ or ())
+    varied = bool(code.co_flags & inspect.CO_VARARGS)
+    return code.co_argcount - defaults <= count and (varied or count <= code.co_argcount)
 
 
 def cdiv(a: int, b: int) -> int:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from ..errors import AicfError, RegistryError
 from ..ops import record
-from ..ops.schema import schema_of
+from ..ops.schema import OpSchema, schema_of
+from ..ops.whose_line import definition, place, told
 from ..types import AttrPack, OpKind, TensorDesc, TensorSpec
 from .region import RegionOp, RegionSpec
 
@@ -87,9 +89,34 @@ def _expansion(
         for d in operands
     ]
     given += [None] * (len(schema.declared(len(given))) - len(given))  # left out at the end
-    made = schema.expand_fn(emit, *given, **schema.values(attrs))
-    results = (made,) if isinstance(made, StepValue) else made
+    try:
+        made = schema.expand_fn(emit, *given, **schema.values(attrs))
+    except AicfError as error:
+        error.add_note(f"in the expansion of {kind}, {definition(schema.expand_fn)}")
+        raise
+    except Exception as error:
+        raise RegistryError(
+            f"the expansion of {kind} failed", where=place(error, schema.expand_fn), got=told(error),
+            hint="write it with emit alone, emit.add(a, b) for a + b; docs/add-an-op.md shows one",
+        ) from error  # fmt: skip
+    results = made if isinstance(made, tuple) and not isinstance(made, StepValue) else (made,)
+    _check_results(schema, attrs, [None if g is None else g.spec for g in given], results)
     return _Expansion(tuple(emit.ops), tuple(emit.tensors), tuple([r.number for r in results]))
+
+
+def _check_results(
+    schema: OpSchema, attrs: AttrPack, operands: list[TensorSpec | None], made: tuple[Any, ...]
+) -> None:
+    """What an expansion returns has the types that the op's rule says, or kernels would compute something else."""
+    device = next((x.device for x in operands if x is not None), "cpu")
+    expected = schema.infer(operands, attrs, device)
+    got = [m.spec if isinstance(m, StepValue) else m for m in made]
+    if list(expected) != got:
+        raise RegistryError(
+            f"the expansion of {schema.name} returns other types than its rule",
+            expected=", ".join(map(str, expected)), got=", ".join(map(str, got)),
+            where=definition(schema.expand_fn), hint="make the two agree; emit.convert and keepdims=True are what is missing most often",
+        )  # fmt: skip
 
 
 def expanded(region: RegionSpec) -> RegionSpec:

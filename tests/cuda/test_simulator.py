@@ -14,3 +14,8 @@ from simulated import outcomes_of
 def test_simulated_kernels_agree_with_numpy():
     outcomes = outcomes_of("simulate.py")
     assert len(outcomes) > 20
+
+
+@pytest.mark.spec("F2")
+def test_the_simulator_says_where_an_index_is_out_of_bounds():
+    assert len(outcomes_of("simulate_mistakes.py")) == 5

@@ -287,6 +287,14 @@ def test_escape_codes_in_names_are_shown(tmp_path):
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+def test_without_a_kernel_the_next_one_is_dumped(tmp_path):
+    file, dumped = tiny(tmp_path), {}
+    for name, without in [("with", []), ("without", ["--without", "elementwise_loop"])]:
+        assert cli.main(["dump", str(file), "-o", str(tmp_path / name), *without]) == 0
+        dumped[name] = [p.name for p in (tmp_path / name / "0001-infer-tiny" / "kernels").iterdir()]
+    assert dumped == {"with": ["00-cpu.elementwise_loop.v2"], "without": ["00-cpu.reference.v1"]}
+
+
 def test_the_command_lists_what_it_wrote(tmp_path, capsys):
     file = tiny(tmp_path)
     assert cli.main(["dump", str(file), "-o", str(tmp_path / "out")]) == 0

@@ -123,7 +123,9 @@ def test_a_package_brings_an_op_and_a_kernel_that_train_and_show_their_origin(tm
     assert lines[-1] == "softsigns"
     listed = python(tmp_path, "import sys; from aicf.cli import main; sys.exit(main(['info', 'softsign']))")
     assert "x / (1 + |x|)" in listed.stdout
-    assert "cpu.softsign_numpy.v1" in listed.stdout
+    assert (
+        "  cpu.softsign_numpy.v1 [softsigns]\n" in listed.stdout and "  cpu.reference.v1\n" in listed.stdout
+    )
 
 
 @pytest.mark.spec("B11")

@@ -25,7 +25,9 @@ from ... import channels
 from ...code_cache import disk, ledger
 from ...code_cache.digest import Description, Undescribable, digest, pack, version
 from ...errors import KernelCompileError
+from ...ops.whose_line import unknown_names
 from ...progress import compiling
+from ...rows.program import Expression
 from ...whole import Whole
 from .spec import FOLD_BLOCK, SCRATCH, FoldSpec, MapSpec
 
@@ -140,10 +142,20 @@ def _compiled(spec: Spec) -> tuple[bytes, str, list[str]]:
     try:
         return compile_loop(spec)
     except Exception as error:
+        unknown = next((found for e in _expressions(spec) for found in unknown_names(e)), None)
+        code, line, name = unknown or (None, 0, "")
         raise KernelCompileError(
             f"the loop {_name(spec)} did not compile for this host",
-            got=f"{type(error).__name__}: {error}", hint="aicf doctor",
+            where=f"{code.co_filename}:{line}, in {code.co_name}" if code else None,
+            got=f"there is no {name!r}" if code else f"{type(error).__name__}: {error}",
+            hint="mend that line; docs/add-an-op.md shows how ops are written" if code else "aicf doctor",
         ) from error  # fmt: skip
+
+
+def _expressions(spec: Spec) -> list[Expression]:
+    if isinstance(spec, MapSpec):
+        return [spec.expression]
+    return [spec.map.expression] if spec.map else []
 
 
 def _name(spec: Spec) -> str:

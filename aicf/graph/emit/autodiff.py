@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ...errors import RegistryError, TypeInferenceError
 from ...ir import Op, Value
 from ...ops.schema import schema_of
+from ...ops.whose_line import definition
 from .builder import GraphEmitter
 
 
@@ -136,9 +137,18 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
         **{name: known[name] for name in inspect.signature(schema.gradient_fn).parameters}
     )
     got = got if isinstance(got, tuple) else (got,)
-    if schema.variadic and len(got) != len(operands):
+    if len(got) != len(operands):
         raise RegistryError(
             f"the gradient rule of {op.kind} returned {len(got)} gradients, and {len(operands)} operands were given",
-            expected="one for each, or None", where=op.where,
+            expected="one for each, or None", where=definition(schema.gradient_fn), details=[f"op at: {op.where}"],
+            hint="return them as a tuple, in the order of the operands",
         )  # fmt: skip
+    for decl, operand, grad in zip(schema.declared(len(operands)), operands, got):
+        if operand is not None and grad is not None and getattr(grad, "shape", None) != operand.shape:
+            raise RegistryError(
+                f"the gradient rule of {op.kind} returned a gradient for {decl.name} that is not shaped as it is",
+                expected=str(operand.shape), got=str(getattr(grad, "shape", repr(grad))),
+                where=definition(schema.gradient_fn), details=[f"op at: {op.where}"],
+                hint=f"a gradient has one element for each of {decl.name}, or is None",
+            )  # fmt: skip
     return got
