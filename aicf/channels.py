@@ -18,22 +18,15 @@ import json
 import logging
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from . import config
+from .text import visible
 
 ROOT = logging.getLogger("aicf")
-# Escape codes, and what turns the direction of text: shown, never obeyed.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def visible(text: str) -> str:
-    """Text in which control characters but newlines and tabs are written out, such as `\\x1b`."""
-    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def logs(channels: str | None = "", json: str | os.PathLike[str] | None = None) -> None:
@@ -88,7 +81,7 @@ class ChannelHandler(logging.Handler):
             if target is not None:
                 _add_line(target, as_json(record) + "\n")
             elif sys.stderr is not None and not self._others(record):
-                text = visible(record.getMessage()).replace("\n", "\\n")
+                text = visible(record.getMessage(), keep="")
                 sys.stderr.write(f"[{record.name}] {text}\n")
         except Exception as error:
             _given_up(target, error)

@@ -115,7 +115,7 @@ def _print(checks: list[Check], console: Console | None) -> None:
         from rich.markup import escape
         from rich.table import Table
 
-        from .printing import visible
+        from .text import visible
     except ImportError:  # rich itself is what is missing
         for check in checks:
             print(f"{check.status:5} {check.name:16} {check.found}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import AicfError
+from .text import shortened
 
 LIMIT = 1 << 28  # bytes: more is no file of ours, and /dev/zero has no end
 
@@ -64,7 +65,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"
+    return shortened(text, 80)
 
 
 Check = Callable[[Any, str], None]

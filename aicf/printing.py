@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,15 +13,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from .text import visible
+
 WIDTH = 118  # of plain text, wherever it goes
-# What a terminal obeys instead of showing: control characters (C0, DEL, C1), marks that end lines or turn the direction of text, and
-# halves of surrogate pairs, which file names may have and no encoding takes.
-_OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    r"""The text, with `\x1b` spelt out where that character is; line ends stay."""
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class Visible:
@@ -33,8 +26,7 @@ class Visible:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for segment in console.render(self.inner, options):
-            hidden = not segment.control and _OBEYED.search(segment.text)
-            yield Segment(visible(segment.text), segment.style) if hidden else segment
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement.get(console, options, self.inner)

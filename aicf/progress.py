@@ -27,7 +27,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from .printing import cut, visible
+from .printing import cut
+from .text import visible
 from .whole import shared_lock
 
 Advance = Callable[

@@ -26,7 +26,8 @@ from aicf.device.spec import preset
 from aicf.graph.run.capture import CaptureReport, Segment
 from aicf.graph.run.diff import Diff
 from aicf.graph.run.region_text import ROWS, RegionTable
-from aicf.printing import Printed, render, visible
+from aicf.printing import Printed, render
+from aicf.text import visible
 
 ROOT = Path(aicf.__file__).parents[1]
 GOLDEN = Path(__file__).parent / "printed"
@@ -200,6 +201,8 @@ def test_names_that_commands_print_are_shown(capsys, monkeypatch):
 def test_what_a_terminal_obeys_is_spelt_out():
     assert visible("a\x1b[1mb\n") == r"a\x1b[1mb" + "\n"
     assert visible("\x00\t\r\x7f\x9b\u202e\u2028\udc80") == r"\x00\t\r\x7f\x9b\u202e\u2028\udc80"
+    assert visible("a\u200bb\u2060c\ufeff") == r"a\u200bb\u2060c\ufeff"  # without width
+    assert visible("a\n\tb", keep="") == r"a\n\tb" and visible("a\n\tb", keep="\n\t") == "a\n\tb"
     assert visible("naïve ×12 · 漢字 [bold]") == "naïve ×12 · 漢字 [bold]"
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from .. import __version__, config
 from ..errors import AicfError
-from ..printing import visible
+from ..text import visible
 from . import cache, demo, doctor, dump, examples, explain, info, profile, report, run, tune
 
 COMMANDS = demo, doctor, info, explain, report, dump, run, profile, tune, examples, cache

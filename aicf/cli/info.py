@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..printing import visible
+from ..text import visible
 
 
 def add(commands: Any) -> None:

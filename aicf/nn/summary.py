@@ -17,7 +17,8 @@ from ..ir import Role, Value
 from ..ir.tree import children, leaves
 from ..pages import objects
 from ..pages.notebook import InNotebook
-from ..printing import Printed, visible
+from ..printing import Printed
+from ..text import visible
 from ..types import DType, f32
 
 PROBES = (

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from ..registry.trace import microseconds
+from ..text import shortened
 from .data import Json, family_of, is_once, ops_of, us_of, used_by
 from .graph import COLOURS
-from .markup import Html, cut, size_of, svg, tag
+from .markup import Html, size_of, svg, tag
 
 WIDTH = 900  # pixels
 LINES = 8  # of the timeline
@@ -112,7 +113,7 @@ def _fitting(n: int, ops: str, room: int) -> str:
     """What so many characters hold of a region: number and ops, the number alone, or nothing."""
     number = str(n)
     if room >= len(number) + 6:
-        return cut(f"{number} {ops}", room)
+        return shortened(f"{number} {ops}", room)
     return number if room >= len(number) else ""
 
 

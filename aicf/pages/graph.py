@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from ..registry.trace import microseconds
+from ..text import shortened
 from .data import Json, family_of, ops_of, told_time, us_of, used_by
-from .markup import Html, cut, joined, svg, tag
+from .markup import Html, joined, svg, tag
 
 COLOURS = {"product": "#3b82f6", "rows": "#f59e0b", "map": "#22a06b", "view": "#8a94a6"}
 WORDS = {"product": "products and attention", "rows": "over rows", "map": "elementwise", "view": "views: nothing runs"}  # fmt: skip
@@ -97,7 +98,7 @@ def _placed(regions: list[Json]) -> list[Stack]:
     for region in regions:
         pills, x, row = [], float(PAD), 0
         for step in region["steps"]:
-            width = len(cut(step["op"], 40)) * CHARACTER + 2 * PAD
+            width = len(shortened(step["op"], 40)) * CHARACTER + 2 * PAD
             if x > PAD and x + width > INSIDE:
                 x, row = float(PAD), row + 1
             pills.append((x, 24.0 + row * (PILL + 12), width))
@@ -168,10 +169,10 @@ def _box(
             stroke_dasharray=dashes, **frame)
     )  # fmt: skip
     reads = ", ".join(names[v] for v in region["reads"])
-    inside.append(tag("text", tag("tspan", f"{n}", font_weight="bold"), f"  {cut(reads, 88)}", x=f"{x + PAD:g}", y=f"{y + 16:g}", font_size=11, fill_opacity=".75"))  # fmt: skip
+    inside.append(tag("text", tag("tspan", f"{n}", font_weight="bold"), f"  {shortened(reads, 88)}", x=f"{x + PAD:g}", y=f"{y + 16:g}", font_size=11, fill_opacity=".75"))  # fmt: skip
     inside += _ops(region, box, x, y, colour)
     foot = y + box.height - 7
-    inside.append(tag("text", cut(kernel, 80), x=f"{x + PAD:g}", y=f"{foot:g}", font_size=11))
+    inside.append(tag("text", shortened(kernel, 80), x=f"{x + PAD:g}", y=f"{foot:g}", font_size=11))
     inside += _bars(us, measured, longest, colour, x + INSIDE - 116, foot - 8)
     return tag("g", *inside, class_="region", data_n=n)
 
@@ -209,7 +210,7 @@ def _ops(region: Json, box: Stack, x: float, y: float, colour: str) -> list[Html
         found.append(
             tag(
                 "text",
-                cut(step["op"], 40),
+                shortened(step["op"], 40),
                 x=f"{x + px + width / 2:g}",
                 y=f"{y + py + 15:g}",
                 text_anchor="middle",

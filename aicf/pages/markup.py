@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-# Control characters, marks that change a text's direction, and halves of characters: they have no shape, or lie about the order.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
-
+from ..text import visible
 
 # The heads of a table, its rows, and which columns are numbers.
 Rows = tuple[Iterable[str], Iterable[Iterable[Any]], frozenset[int]]
@@ -25,17 +22,7 @@ def text(value: Any) -> Html:
     """As it is read: markup escaped, what can't be seen as `\\x1b`."""
     if isinstance(value, Html):
         return value
-    return Html(escape(visible(str(value))))
-
-
-def visible(value: str) -> str:
-    """What can't be seen, or is obeyed by a terminal, as `\\x1b`."""
-    return _UNSEEN.sub(_spelt, value)
-
-
-def _spelt(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    return Html(escape(visible(str(value), keep="")))
 
 
 def tag(name: str, *inside: Any, **attributes: Any) -> Html:
@@ -54,11 +41,6 @@ def tag(name: str, *inside: Any, **attributes: Any) -> Html:
 
 def joined(parts: Iterable[Any], between: Any = "") -> Html:
     return Html(text(between).join(map(text, parts)))
-
-
-def cut(value: str, width: int) -> str:
-    """At most so many characters."""
-    return value if len(value) <= width else value[: width - 1] + "…"
 
 
 def size_of(nbytes: float) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from ..registry.measured import counted
 from ..registry.trace import factor, microseconds
+from ..text import shortened
 from . import charts
 from .data import Json
 from .graph import COLOURS
-from .markup import Html, cut, joined, tag
+from .markup import Html, joined, tag
 from .notebook import DIM, bars, drawing, folded, headline, output, ruled
 
 PLACES = 800  # in the drawing of the arena: values, and workspaces
@@ -31,7 +32,7 @@ def plan(data: Json) -> Html:
     arena = charts.lifetimes(memory["arena"], len(steps), values, scratch, "step", PLACES)
     names = {v["vid"]: f"%{v['vid']} {v['name']}" for v in data["values"]}
     listed = (
-        (n, cut(step["ops"], WORDS), tag("code", step["kernel"]) if step["kernel"] else "a view: nothing runs", _named(step["reads"], names), _named(step["writes"], names))
+        (n, shortened(step["ops"], WORDS), tag("code", step["kernel"]) if step["kernel"] else "a view: nothing runs", _named(step["reads"], names), _named(step["writes"], names))
         for n, step in enumerate(steps[:ROWS])
     )  # fmt: skip
     parts = [
@@ -71,11 +72,11 @@ def difference(data: Json) -> Html:
         sides = [(name, r) for name, side in zip(_told_apart(names), ("left", "right")) for r in d[side]]
         most = max((r["us"] for _, r in sides), default=0.0)
         cells = [
-            (name, cut(r["region"], WORDS), tag("code", r["chosen"]), microseconds(r["us"]), bars(most, (r["us"], COLOURS["product"], 0.65)), r["ended"].get("sentence", ""))
+            (name, shortened(r["region"], WORDS), tag("code", r["chosen"]), microseconds(r["us"]), bars(most, (r["us"], COLOURS["product"], 0.65)), r["ended"].get("sentence", ""))
             for name, r in sides
         ]  # fmt: skip
         heads = "side", "ops", "kernel", "predicted", "", "ended"
-        title = joined([f"{ops} ", tag("b", cut(" + ".join(r["region"] for r in d["left"]), WORDS))])
+        title = joined([f"{ops} ", tag("b", shortened(" + ".join(r["region"] for r in d["left"]), WORDS))])
         parts.append(folded(title, ruled((heads, cells, frozenset({3}))), opened=len(found) <= 4))
     return output(*parts, *_more(len(found)))
 
@@ -90,14 +91,14 @@ def tuning(data: Json) -> Html:
     )  # fmt: skip
     parts = [head]
     if data["wrong"]:
-        wrong = ((cut(w["region"], WORDS), tag("code", w["kernel"]), w["why"]) for w in data["wrong"])
+        wrong = ((shortened(w["region"], WORDS), tag("code", w["kernel"]), w["why"]) for w in data["wrong"])
         words = (
             counted(len(data["wrong"]), "kernel") + " computed something wrong, and will not be used there"
         )
         parts.append(folded(tag("b", words), ruled((("region", "kernel", "what"), wrong, frozenset())), opened=True))  # fmt: skip
     if data["changed"]:
         changed = (
-            (cut(c["region"], WORDS), tag("code", c["before"]), "" if c["us_before"] is None else microseconds(c["us_before"]), tag("code", c["after"]), microseconds(c["us_after"]))
+            (shortened(c["region"], WORDS), tag("code", c["before"]), "" if c["us_before"] is None else microseconds(c["us_before"]), tag("code", c["after"]), microseconds(c["us_after"]))
             for c in data["changed"][:ROWS]
         )  # fmt: skip
         heads = "region", "before", "measured", "now", "measured"
@@ -105,13 +106,13 @@ def tuning(data: Json) -> Html:
     if data["regions"]:
         most = max(max(r["predicted_us"], r["measured_us"]) for r in data["regions"])
         rows = (
-            (cut(r["region"], WORDS), tag("code", r["kernel"]), microseconds(r["predicted_us"]), microseconds(r["measured_us"]), bars(most, (r["predicted_us"], COLOURS["product"], 0.4), (r["measured_us"], COLOURS["product"], 1.0)))
+            (shortened(r["region"], WORDS), tag("code", r["kernel"]), microseconds(r["predicted_us"]), microseconds(r["measured_us"]), bars(most, (r["predicted_us"], COLOURS["product"], 0.4), (r["measured_us"], COLOURS["product"], 1.0)))
             for r in data["regions"][:ROWS]
         )  # fmt: skip
         heads = "region", "kernel", "predicted", "measured", "pale: predicted"
         parts.append(folded("Predicted and measured, the worst prediction first", ruled((heads, rows, frozenset({2, 3}))), *_more(len(data["regions"])), opened=len(data["regions"]) <= 20))  # fmt: skip
     if data["skipped"]:
-        skipped = ((cut(s["region"], WORDS), s["why"]) for s in data["skipped"][:ROWS])
+        skipped = ((shortened(s["region"], WORDS), s["why"]) for s in data["skipped"][:ROWS])
         parts.append(folded(f"{len(data['skipped'])} skipped", ruled((("region", "why"), skipped, frozenset())), *_more(len(data["skipped"]))))  # fmt: skip
     return output(*parts)
 

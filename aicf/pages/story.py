@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from ..registry.measured import counted
 from ..registry.trace import microseconds
+from ..text import shortened
 from . import charts, graph
 from .data import Json, family_of, is_once, ops_of, us_of
 from .graph import COLOURS
-from .markup import Html, cut, joined, tag
+from .markup import Html, joined, tag
 from .notebook import DIM, bars, drawing, folded, headline, output, ruled
 from .regions import Told, candidates, grew, recognised, rejected
 
@@ -95,7 +96,7 @@ def _bars(kinds: list[Alike], shown: list[Alike], measured: bool) -> Html:
         kernel = "" if kind.region["view"] else tag("code", kind.region["chosen"])
         drawn = bars(most, (kind.us, colour, 0.65), (kind.measured, colour, 1.0))
         which = tag("span", kind.which, style="white-space:nowrap")
-        rows.append((which, cut(ops_of(kind.region), 60), kernel, kind.told, *took, drawn))
+        rows.append((which, shortened(ops_of(kind.region), 60), kernel, kind.told, *took, drawn))
     if left := len(kinds) - len(shown):
         rest = math.fsum(kind.us for kind in kinds) - math.fsum(kind.us for kind in shown)
         what = f"and {left} kinds of regions more"
@@ -142,7 +143,7 @@ def _details(data: Json, kinds: list[Alike], shown: list[Alike]) -> Html:
             if region["rejected"]:
                 why = f"{len(region['rejected'])} rejected, with reasons"
                 inside.append(folded(why, ruled(rejected(region, ROWS, IDS))))
-        title = joined([f"{kind.which} ", tag("b", cut(ops_of(region), 60)), f" · {kind.told}"])
+        title = joined([f"{kind.which} ", tag("b", shortened(ops_of(region), 60)), f" · {kind.told}"])
         parts.append(folded(title, tag("div", *inside, style="margin-left:1.2em")))
     left = len(kinds) - len(shown)
     note = [tag("p", f"Not here: {left} kinds of regions that take less. report() has all of them.", style=DIM)] if left else []  # fmt: skip

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from ...graph.run.compilations import Compilations
 from ...graph.run.program import CompiledPlan
-from ...printing import Printed, visible
+from ...printing import Printed
+from ...text import visible
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"

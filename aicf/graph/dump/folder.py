@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ...channels import visible
+from ...text import visible
 
 LONGEST = 60  # characters of a name
 
@@ -43,7 +43,7 @@ class DumpFolder:
 
     def write(self, name: str, text: str) -> None:
         """Control characters are written out: a file that is shown in a terminal does nothing to it."""
-        self.write_bytes(name, (visible(text).rstrip() + "\n").encode(errors="backslashreplace"))
+        self.write_bytes(name, (visible(text, keep="\n\t").rstrip() + "\n").encode(errors="backslashreplace"))
 
     def write_bytes(self, name: str, data: bytes) -> None:
         target = self.path / name

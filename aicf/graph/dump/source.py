@@ -13,6 +13,7 @@ from typing import Any
 
 from ...code_cache.digest import LIBRARIES, globals_read
 from ...registry.blame import definition
+from ...text import shortened
 
 MACHINERY = ("aicf.code_cache.", "aicf.cuda_kernels.dsl")  # what a body is made with, no part of it
 SHOWN = 160  # characters of a value
@@ -59,8 +60,7 @@ def _shown(value: Any) -> str:
         text = f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     else:
         text = repr(value)
-    text = text.replace("\n", " ")
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return shortened(text.replace("\n", " "), SHOWN)
 
 
 def _is_deferred(value: Any) -> bool:

@@ -19,8 +19,9 @@ from ...lazy import lazy
 from ...pages import objects
 from ...pages.data import Json, us_of
 from ...pages.notebook import InNotebook
-from ...printing import Printed, labelled, visible
+from ...printing import Printed, labelled
 from ...registry.trace import factor, microseconds
+from ...text import visible
 
 ALIKE = 0.6  # of the ops, that two explanations of one model have in common at least
 MOVED = 5  # regions of the same kernel that are told, those whose times differ most

@@ -19,9 +19,10 @@ from ...ir import Recognised
 from ...lazy import lazy
 from ...pages import story
 from ...pages.notebook import InNotebook
-from ...printing import Printed, visible
+from ...printing import Printed
 from ...registry.measured import counted
 from ...registry.trace import describe_product, microseconds, recognised_lines, selection_json
+from ...text import visible
 from ..ask.wanted import Wanted, want
 from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region

@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...printing import Printed, visible
+from ...printing import Printed
 from ...registry.measured import counted
 from ...registry.trace import microseconds
+from ...text import visible
 
 OP, JOIN, APART = "■", "━", " "
 ROW = 32  # ops: with their labels they fit a terminal

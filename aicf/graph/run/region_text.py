@@ -10,8 +10,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from ...errors import Immovable
-from ...printing import Printed, cut, labelled, rows_table, visible
+from ...printing import Printed, cut, labelled, rows_table
 from ...registry.trace import describe_product, lost_in_short, microseconds, selection_lines
+from ...text import visible
 from ..fuse import Ended, Region
 from .picture import brief
 from .plan import Slot, Step

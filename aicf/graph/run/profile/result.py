@@ -17,11 +17,12 @@ from rich.text import Text
 from ....device.spec import DeviceSpec
 from ....errors import Immovable
 from ....lazy import lazy
-from ....pages.markup import cut, joined, table, tag, visible
+from ....pages.markup import joined, table, tag
 from ....printing import ByWidth, Printed, render
 from ....registry.measured import counted
 from ....registry.trace import factor, microseconds
 from ....registry.variant import Launch
+from ....text import shortened, visible
 from ..explain import Explanation
 from ..picture import brief
 from .clocks import TimedRun
@@ -237,7 +238,7 @@ class Profile(Immovable, Printed):
         cells = (
             f"{step.region}{several}", microseconds(step.us), f"{self.share(step):.1%}", microseconds(step.predicted_us), _number(step.gbs),
             _number(step.tflops), f"{max(self._peaks(step).values()):.0%}", step.bound, microseconds(step.host_us),
-            f"{step.brief if self.everything else cut(step.brief, OPS)} · {step.kernel}",
+            f"{step.brief if self.everything else shortened(step.brief, OPS)} · {step.kernel}",
         )  # fmt: skip
         return dict(zip(HEADS, cells, strict=True))
 
