@@ -34,10 +34,11 @@ from .fuse.price import Pricer
 from .fuse.schedule import schedule
 from .fuse.strided import find_views, is_strided
 from .recognise.run import recognise
-from .run.explain import Explanation, explain
+from .run.explain import Explanation
 from .run.frozen import ReplayPolicy
 from .run.plan import make_plans
-from .run.program import CompiledPlan, Program
+from .run.plans import CompiledPlan
+from .run.program import Program
 from .run.variables import Variables
 from .tune import Ask, Question, Report
 from .tune import tune as tune_regions
@@ -88,12 +89,8 @@ def compile_graph(
     if variables is not None:
         variables.declare_derived(plan)
     made = CompiledPlan(plan, parts.run, tuple(graph.recognised), parts.once, parts.told, dump.watch)
-    dump.planned(plan, explained(made), selector)
+    dump.planned(plan, made.explained(), selector)
     return made
-
-
-def explained(made: CompiledPlan) -> Explanation:
-    return explain(made.plan, made.regions, made.recognised, made.once, made.told)
 
 
 def compile(
@@ -274,7 +271,7 @@ def explain_for(
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return explained(_compiled_for(model, device, mode, *how)[0])
+    return _compiled_for(model, device, mode, *how)[0].explained()
 
 
 def dump_for(

@@ -13,6 +13,7 @@ import aicf
 from aicf import nn
 from aicf.code_cache import ledger
 from aicf.cuda_kernels.compiler import engine, keys
+from aicf.graph.run import plans
 from aicf.graph.run import program as programs
 from aicf.graph.run.compilations import Compilations, differences
 
@@ -47,7 +48,8 @@ def test_each_new_size_is_a_plan_and_says_so():
 
 
 def test_what_was_forgotten_is_told(monkeypatch):
-    monkeypatch.setattr(programs, "MAX_ENTRIES", 2)
+    for module in (plans, programs):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     program = relu(1)
     for rows in (1, 2, 3, 1):
         program(x(rows))

@@ -175,7 +175,7 @@ def test_contiguity_is_no_part_of_a_replay_s_key_and_the_feed_may_go_away(device
 @on_each_device
 @pytest.mark.spec("C9")
 def test_each_feed_signature_is_frozen_once_and_the_cache_is_bounded(device):
-    from aicf.graph.run.program import MAX_ENTRIES
+    from aicf.graph.run.plans import MAX_ENTRIES
 
     program = aicf.compile(mlp(sizes=(5, 3)), device=device)
     for rows in (1, 2, 3, 2, 1):

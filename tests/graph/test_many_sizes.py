@@ -36,7 +36,7 @@ def test_kernels_and_choices_of_many_batch_sizes_are_not_all_kept(how, monkeypat
         }
     (selector,) = (
         c.cell_contents
-        for c in program._specialise.__closure__
+        for c in program._plans._specialise.__closure__
         if isinstance(c.cell_contents, select.Selector)
     )
     assert max(map(len, (selector._best, selector._told, *selector.compositions.values()))) < 400

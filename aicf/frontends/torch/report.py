@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...graph.run.compilations import Compilations
-from ...graph.run.program import CompiledPlan
+from ...graph.run.plans import CompiledPlan
 from ...printing import Printed
 from ...text import visible
 
