@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import AicfError
@@ -33,19 +34,13 @@ def add_model(command: argparse.ArgumentParser, more: str = "", **options: Any) 
 
 
 class AskedModel:
-    """The model that was asked for, explained for whatever device."""
+    """The model that was asked for, with how it is compiled, for whatever device."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from .. import model_file
 
-        wanted = model_file.load(
-            args.model,
-            args.mode,
-            dict(args.size),
-            precision=args.precision,
-            numerics=args.numerics,
-            policy=args.policy,
-        )
+        how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
+        wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
         self._model, self._mode = wanted.model, wanted.mode
         self._how = {
             "loss": wanted.loss, "optimizer": wanted.optimizer, "accumulate": wanted.accumulate, "numerics": wanted.numerics,
@@ -56,22 +51,30 @@ class AskedModel:
         """An Explanation."""
         from ..graph.compile import explain_for
 
-        return explain_for(
-            self._model, spec_of(device), self._mode, tuning=tuning, without=without, **self._how
-        )
+        how = {"tuning": tuning, "without": without, **self._how}
+        return explain_for(self._model, spec_of(device), self._mode, **how)
 
     def swept(self, device: str, sizes: str, tuning: str | None = None, without: Sequence[str] = ()) -> Any:
         """A Sweep over the sizes of a dimension."""
         from ..graph.over import explain_over
 
-        return explain_over(
-            self._model, spec_of(device), sizes, self._mode, tuning=tuning, without=without, **self._how
-        )
+        how = {"tuning": tuning, "without": without, **self._how}
+        return explain_over(self._model, spec_of(device), sizes, self._mode, **how)
 
+    def dumped(
+        self, device: str, into: str, name: str, tuning: str | None = None, without: Sequence[str] = ()
+    ) -> Path | None:
+        """The folder of its dump; None if it can't be written."""
+        from ..graph.compile import dump_for
 
-def explainer(args: argparse.Namespace) -> Callable[..., Any]:
-    """(device, tuning) -> the Explanation of the model that was asked for."""
-    return AskedModel(args).explained
+        how = {"tuning": tuning, "without": without, **self._how}
+        return dump_for(self._model, spec_of(device), into, self._mode, name=name, **how)
+
+    def compiled(self, device: str | None, tuning: str | None = None) -> Any:
+        """A Program, for a device that is here."""
+        from ..graph.compile import compile
+
+        return compile(self._model, self._mode, device=device, tuning=tuning, **self._how)
 
 
 def saved(

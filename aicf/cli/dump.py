@@ -30,19 +30,12 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from .. import model_file
-    from ..graph.compile import dump_for
     from ..graph.dump import FAILED
 
-    how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
-    wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
+    model = asked.AskedModel(args)
     Path(args.output).mkdir(parents=True, exist_ok=True)  # what is wrong with it is an error here
-    made = dump_for(
-        wanted.model, asked.spec_of(args.device), args.output, wanted.mode, name=Path(args.model.partition(":")[0]).stem,
-        loss=wanted.loss, optimizer=wanted.optimizer, accumulate=wanted.accumulate, numerics=wanted.numerics,
-        precision=wanted.precision, policy=wanted.policy, beam=args.beam, tuning=args.tuning,
-        without=args.without,
-    )  # fmt: skip
+    name = Path(args.model.partition(":")[0]).stem
+    made = model.dumped(args.device, args.output, name, args.tuning, args.without)
     if made is None:
         raise AicfError(
             f"{args.output} can't be written to the end", hint="aicf dump -o DIR names another folder"

@@ -38,10 +38,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from .. import model_file, run_model
+    from .. import run_model
     from ..device.spec import PRESETS
     from ..errors import AicfError
-    from ..graph.compile import compile
     from ..graph.run.profile import random_feed
     from ..ir import Role
     from ..printing import show
@@ -51,19 +50,7 @@ def run(args: argparse.Namespace) -> int:
             f"--device {args.device}: a profile is measured, on a device of this machine", expected="cpu, cuda, cuda:N or auto",
             hint=f"aicf explain {args.model} --device {args.device} predicts it",
         )  # fmt: skip
-    wanted = model_file.load(
-        args.model,
-        args.mode,
-        dict(args.size),
-        precision=args.precision,
-        numerics=args.numerics,
-        policy=args.policy,
-    )
-    program = compile(
-        wanted.model, wanted.mode, device=args.device, loss=wanted.loss, optimizer=wanted.optimizer,
-        accumulate=wanted.accumulate, numerics=wanted.numerics, precision=wanted.precision, policy=wanted.policy,
-        beam=args.beam, tuning=args.tuning,
-    )  # fmt: skip
+    program = asked.AskedModel(args).compiled(args.device, args.tuning)
     inputs = {slot.name: slot.spec for slot in program.plan.externals(Role.input)}
     feed = {**random_feed(program.plan, np.random.default_rng(0)), **run_model.read_feed(args.input, inputs)}
     profile = program.profile(feed, args.runs)

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     data = (
         asked.saved(args.model, check_drawn)
         if made
-        else asked.explainer(args)(args.device, args.tuning).to_json()
+        else asked.AskedModel(args).explained(args.device, args.tuning).to_json()
     )
     profile = None
     if args.profile:
