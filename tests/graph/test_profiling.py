@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import threading
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -414,6 +415,20 @@ def test_events_of_a_graph_that_can_t_be_timed_are_put_on_the_stream(as_on_a_gpu
     monkeypatch.setattr(session, "EventClock", NoneInGraphs)
     profile = as_on_a_gpu(None).profile(X, runs=1)
     assert NoneInGraphs.mode == "off" and "INVALID_HANDLE" in profile.why and len(profile.steps) == 3
+
+
+def test_a_process_has_one_cupti_and_threads_take_turns_at_it(as_on_a_gpu):
+    """Else one's records would be told of the other's calls: both number them from 1."""
+    program = as_on_a_gpu(CuptiStandIn(LAUNCHES))
+    profiles = []
+    mine = cupti.CuptiClock(program.runtime, [])
+    other = threading.Thread(target=lambda: profiles.append(program.profile(X, runs=1)))
+    other.start()
+    other.join(0.3)
+    assert other.is_alive() and not profiles
+    mine.close()
+    other.join(30)
+    assert [p.clock for p in profiles] == ["CUPTI"] and not sys.modules["cupti"].cupti.enabled
 
 
 def test_an_error_of_the_program_is_not_taken_for_one_of_the_clock(as_on_a_gpu):

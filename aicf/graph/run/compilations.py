@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from ...pages.notebook import InNotebook, headline, output, ruled
 from ...printing import Printed
 from ...registry.measured import counted
 from ...registry.trace import microseconds
+from ...whole import shared_lock
 
 KEPT = 1000  # compilations that are remembered; all are counted
 MANY = 6  # values of one thing that call for advice
@@ -29,6 +29,8 @@ SHOWN = 3  # differences that are told, kernels that are named
 FIRST = "the first"
 HEADS = "", "what", "for", "took", "why"
 GRAPH = "graph"  # a fact that says of what: only those of the same are compared
+
+_LOCK = shared_lock(inner=True)  # of all lists: held for moments, by who may hold a model's lock
 
 Facts = Mapping[str, Any]  # what it was compiled for, by name: sizes, types, places, the phase
 
@@ -96,7 +98,6 @@ class Compilations(InNotebook, Printed, Sequence[Compilation]):
         self.of = of
         self.total = 0  # of all there were
         self._kept: list[Compilation] = []
-        self._lock = threading.Lock()
 
     @overload
     def __getitem__(self, index: int) -> Compilation: ...
@@ -120,7 +121,7 @@ class Compilations(InNotebook, Printed, Sequence[Compilation]):
             yield
         if not always and not kernels:
             return
-        with self._lock:
+        with _LOCK:
             why = why or self.why(what, facts)
             one = Compilation(self.total, what, dict(facts), why, time.perf_counter() - start, kernels)
             self.total += 1

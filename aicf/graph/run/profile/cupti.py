@@ -6,6 +6,7 @@ correlation ids), and one for each kernel and copy: its correlation id, when it 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any
@@ -24,9 +25,10 @@ KINDS = (
 )  # ids are told of recorded API calls only
 DONE = "KERNEL", "CONCURRENT_KERNEL", "MEMCPY", "MEMSET"  # by the device
 
-_ids: dict[
-    int, int
-] = {}  # correlation id -> external id, of the run that is measured: a process has one CUPTI
+_USED = (
+    threading.Lock()
+)  # a process has one CUPTI: programs that are profiled in several threads take turns at it
+_ids: dict[int, int] = {}  # correlation id -> external id, of the run that is measured
 _done: list[tuple[int, int, int, dict[str, Any]]] = []  # correlation id, start, end, shape
 _registered = False
 
@@ -57,6 +59,8 @@ def _shape(a: Any) -> dict[str, Any]:
 
 
 class CuptiClock:
+    """Nobody else in the process has one until `close`."""
+
     name = "CUPTI"
 
     def __init__(self, runtime: Runtime, work: Sequence[CapturedCall]) -> None:
@@ -65,6 +69,7 @@ class CuptiClock:
 
         self.runtime, self.work, self._cupti = runtime, work, cupti
         self._enabled: list[Any] = []
+        _USED.acquire()
         try:
             for name in KINDS:
                 kind = getattr(cupti.ActivityKind, name)
@@ -107,5 +112,8 @@ class CuptiClock:
         return sorted(spans, key=lambda span: span.start)
 
     def close(self) -> None:
-        while self._enabled:
-            self._cupti.activity_disable(self._enabled.pop())
+        try:
+            while self._enabled:
+                self._cupti.activity_disable(self._enabled.pop())
+        finally:
+            _USED.release()
