@@ -55,7 +55,7 @@ class ConvolutionBlas:
                 for group in range(groups):
                     channels = np.moveaxis(np.split(some, groups, axis=-1)[group], -1, 1)
                     seen = views(channels, of, 0)  # (N, C, windows, places)
-                    rows = np.moveaxis(seen, 1, -1).reshape(-1, places)
+                    rows = np.moveaxis(seen, 1, -1).reshape(len(some) * prod(made), places)
                     product = matmul(
                         rows, kernel[group].T, None, threads_for(2 * rows.size * kernel.shape[1])
                     )

@@ -132,6 +132,7 @@ convolution.samples((2, 3, 4, 3), (2, 3, 2, 2), input_dilation=(2, 3), low=(1, 1
 convolution.samples((1, 2, 3, 4, 3), (2, 2, 2, 1, 3), strides=(1, 2, 1))
 convolution.samples((2, 3, 5), (4, 3, 1))
 convolution.samples((0, 3, 5), (4, 3, 2))
+convolution.samples((2, 0, 5), (4, 0, 2))
 convolution.samples((2, 3, 2), (4, 3, 3))
 
 
@@ -250,4 +251,5 @@ convolution_channels_last.samples((1, 4, 3), (3, 2, 1), groups=3, low=(-1,), hig
 convolution_channels_last.samples((2, 4, 3, 3), (2, 2, 2, 3), input_dilation=(2, 3), low=(1, 1), high=(1, 1))
 convolution_channels_last.samples((1, 3, 4, 3, 2), (2, 2, 1, 3, 2), strides=(1, 2, 1))
 convolution_channels_last.samples((0, 5, 3), (4, 2, 3))
+convolution_channels_last.samples((2, 5, 0), (4, 2, 0))
 convolution_channels_last.samples((2, 2, 3), (4, 3, 3))
