@@ -10,11 +10,11 @@ import hashlib
 import math
 import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from ..code_cache.digest import version
 from ..registry.measured import counted
 from ..registry.trace import microseconds
 from . import charts, graph
@@ -23,7 +23,7 @@ from .markup import Html, joined, table, tag, text
 from .regions import Told, recognised, title
 
 FOLDER = Path(__file__).parent
-PACKAGES = "aicf", "numpy", "numba", "numba-cuda", "cuda-core", "onnx", "torch", "jax"
+PACKAGES = "numpy", "numba", "numba-cuda", "cuda-core", "onnx", "torch", "jax"
 
 
 class Waiting:
@@ -158,15 +158,6 @@ def _environment(data: Json) -> Html:
             f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
         )
     ]
-    rows += [("with", ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))]
+    versions = {"aicf": sys.modules["aicf"].__version__, **{name: version(name) for name in PACKAGES}}
+    rows += [("with", ", ".join(f"{name} {found}" for name, found in versions.items() if found))]
     return table(("what", "value"), rows)
-
-
-def _version(name: str) -> str | None:
-    """Of a package that is installed; None of one that is not."""
-    if name == "aicf":
-        return getattr(sys.modules["aicf"], "__version__", None)
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
