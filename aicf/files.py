@@ -1,4 +1,4 @@
-"""Files that people name: text read whole or refused in words, and JSON of which every field is checked before it is used.
+"""Files: text read whole or refused in words, JSON of which every field is checked before it is used, and files written whole or not at all.
 
 A check is a function (value, where) -> None that raises Bad; `must`, `record` and `list_of` make them.
 """
@@ -6,7 +6,9 @@ A check is a function (value, where) -> None that raises Bad; `must`, `record` a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +33,19 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
         raise error(f"{name} can't be read: {refused.strerror}", hint=hint) from None
     except (TypeError, ValueError):  # no text; a NUL in it
         raise error(f"{name!r} can't be the name of a file", hint=hint) from None
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A fresh file beside the target, which takes its place when the block ends: whoever reads sees the old one or the new one, whole. If
+    the block raises, nothing is left of it."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        yield beside
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

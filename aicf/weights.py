@@ -12,6 +12,7 @@ import os
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from .errors import StateError
-from .files import parse_json
+from .files import parse_json, replacing
 from .mapped import MappedFile
 from .types import DType, TensorSpec
 
@@ -357,25 +358,23 @@ def _write_arrays(sources: Sources, names: list[str], said: dict[str, str], temp
 
 def _replace(target: Path, write: Callable[[str], Any]) -> None:
     """Write a file beside, then take the place of what is there."""
-    try:
-        temporary = str(target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"))
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except (OSError, ValueError) as error:
-        raise StateError(
-            f"{target} can't be written: {getattr(error, 'strerror', None) or error}", hint="name a file in a folder that is there"
-        ) from None  # fmt: skip
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except (OSError, SafetensorError) as error:
-        raise StateError(
-            f"{target} can't be written: {error}",
-            hint="make room, or name another folder; what was there is as it was",
-        ) from None
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with ExitStack() as stack:
+        try:
+            beside = stack.enter_context(replacing(target))
+        except (OSError, ValueError) as error:
+            raise StateError(
+                f"{target} can't be written: {getattr(error, 'strerror', None) or error}", hint="name a file in a folder that is there"
+            ) from None  # fmt: skip
+        try:
+            write(str(beside))
+            with open(beside, "rb+") as file:
+                os.fsync(file.fileno())
+            stack.close()  # takes the place
+        except (OSError, SafetensorError) as error:
+            raise StateError(
+                f"{target} can't be written: {error}",
+                hint="make room, or name another folder; what was there is as it was",
+            ) from None
 
 
 def _source(arrays: Mapping[str, Any], name: str) -> tuple[TensorSpec, Callable[[], np.ndarray]]:

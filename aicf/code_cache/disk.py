@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import channels, config
+from ..files import replacing
 
 MAGIC = b"aicf kernel 1\n"  # the number is the format's
 CHECKSUM = 16  # bytes, of all that follows it
@@ -63,18 +63,12 @@ def store(key: str, suffix: str, code: bytes, facts: Mapping[str, Any]) -> None:
     """`facts` are what JSON can say."""
     if (place := folder(suffix)) is None:
         return
-    temporary = None
     try:
         place.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=place, prefix=key, suffix=".tmp")
-        with open(handle, "wb") as file:
-            file.write(encode(code, facts))
-        os.replace(temporary, place / (key + suffix))
+        with replacing(place / (key + suffix)) as beside:
+            beside.write_bytes(encode(code, facts))
     except OSError as error:
         _warn_once(place.with_name("kernels"), error.strerror)
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return
     _trim_once(place)
 

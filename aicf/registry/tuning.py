@@ -7,17 +7,14 @@ mapping of (region key, kernel id) to microseconds, which is all that selection 
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..device.spec import DeviceSpec
 from ..errors import TuningError
-from ..files import read_text
+from ..files import read_text, replacing
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
 from .measured import Header, Measured, counted, joined, place_of, text_hash
@@ -224,19 +221,8 @@ class Tuning(Mapping[tuple[str, str], float]):
         from .tuning_file import text_of
 
         try:
-            path = Path(path)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-            try:
-                with open(handle, "w", encoding="utf-8", newline="\n") as file:
-                    file.write(text_of(self))
-                os.chmod(
-                    temporary, 0o644
-                )  # mkstemp's are for their owner alone; this one is for whoever has the project
-                os.replace(temporary, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            with replacing(Path(path)) as beside:
+                beside.write_text(text_of(self), encoding="utf-8", newline="\n")
         except (OSError, TypeError, ValueError) as error:  # no text, or a NUL in it
             raise TuningError(f"{str(path)!r} can't be written: {error}") from error
 

@@ -270,7 +270,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file, monkeypat
     def fails(*paths):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tuning_module.os, "replace", fails)
+    monkeypatch.setattr("os.replace", fails)
     with pytest.raises(TuningError, match="No space left"):
         one_of("cpu.b.v1").save(file)
     assert [p.name for p in file.parent.iterdir()] == [file.name]

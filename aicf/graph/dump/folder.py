@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from ...files import replacing
 from ...text import visible
 
 LONGEST = 60  # characters of a name
@@ -48,13 +49,8 @@ class DumpFolder:
     def write_bytes(self, name: str, data: bytes) -> None:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(data)
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with replacing(target) as beside:
+            beside.write_bytes(data)
 
 
 def _taken(base: Path) -> set[int]:
