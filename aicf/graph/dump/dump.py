@@ -57,8 +57,8 @@ class Dump:
         self.folder.write(name, text)
 
     @_looking_on
-    def about(self, text: str) -> None:
-        self._write("00-about.txt", text)
+    def about(self, *given: Any, **how: Any) -> None:
+        self._write("00-about.txt", texts.about(*given, **how))
 
     @_looking_on
     def emitted(self, graph: Graph) -> None:
@@ -151,14 +151,16 @@ def begin(
     except OSError as error:
         _given_up(base, error)
         return OFF
-    dump.about(texts.about(recipe, sizes, phase, selector, **how))
+    dump.about(recipe, sizes, phase, selector, **how)
     return dump
 
 
 def _name(model: Any) -> str:
     """A model that is one layer is called as that; one of another framework as its file."""
     layer, source = getattr(model, "layer", None), getattr(model, "source", "")
-    return Path(source).stem if source else type(model if layer is None else layer).__name__.lower()
+    if source and isinstance(source, str):
+        return Path(source).stem
+    return type(model if layer is None else layer).__name__.lower()
 
 
 def _given_up(path: Path, error: OSError) -> None:
