@@ -122,9 +122,9 @@ class PlanCall:
         self._first_call(pointers, stream)
 
     def _first_call(self, pointers: Sequence[int], stream: int) -> None:
-        if self._watch is None:
-            return
         watch, self._watch = self._watch, None
+        if watch is None:  # told, or being told by another thread
+            return
 
         def place(vid: int) -> tuple[tuple[int, ...], int]:
             at = self._places[vid]
