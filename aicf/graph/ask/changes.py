@@ -215,11 +215,11 @@ def _transposed(region: RegionSpec) -> Iterator[Changed]:
 def _precise(region: RegionSpec) -> Iterator[Changed]:
     if region.strict:
         yield RegionChange("numerics", "numerics fused", 'numerics="fused"'), replace(region, strict=False)
-    held = [op.attrs["precision"] for op in region.ops if "precision" in op.attrs]
-    if not held or not any(t.dtype is f32 for t in region.operands):
+    asked = [op.attrs["precision"] for op in region.ops if "precision" in op.attrs]
+    if not asked or not any(t.dtype is f32 for t in region.operands):
         return
     for wanted in (Precision.exact, Precision.tf32x3, Precision.tf32):
-        if held[0] != wanted:
+        if asked[0] != wanted:
             ops = tuple([_of_precision(op, wanted) for op in region.ops])
             yield (
                 RegionChange("precision", f"precision {wanted.name}", f'precision="{wanted.name}"'),

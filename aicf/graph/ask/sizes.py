@@ -154,8 +154,8 @@ def parsed(text: str) -> tuple[str | None, tuple[int, ...], bool]:
         or (through and (len(numbers) != 2 or numbers[0] >= numbers[1]))
     ):
         raise AicfError(
-            f"--batch {text}", expected="1..4096, or 1,8,64; for another dimension than batch its name first: seq=1..4096",
-            hint="--batch 1..4096",
+            f"{text!r} names no sizes", expected="1..4096, or 1,8,64; for another dimension than batch its name first: seq=1..4096",
+            hint='--batch 1..4096; in Python aicf.explain_over(model, device, "1..4096")',
         )  # fmt: skip
     return name or None, numbers, through
 
@@ -169,6 +169,6 @@ def dimension(name: str | None, known: Iterable[str]) -> str:
         what = f"no input has a dimension called {name!r}" if name else "which of the dimensions is not said"
         raise AicfError(
             what, expected=" or ".join(dims) or "a model with a named dimension: every size of this one is fixed",
-            hint=f"--batch {dims[0]}=1..4096" if dims else 'aicf.TensorSpec(("batch", 64)) names one',
+            hint=f'--batch {dims[0]}=1..4096; in Python aicf.explain_over(model, device, "{dims[0]}=1..4096")' if dims else 'aicf.TensorSpec(("batch", 64)) names one',
         )  # fmt: skip
     return name

@@ -39,6 +39,10 @@ class Difference:
     right: tuple[Json, ...]
 
     @property
+    def which(self) -> str:
+        return f"op {self.anchor}" if self.anchor == self.last else f"ops {self.anchor}..{self.last}"
+
+    @property
     def recut(self) -> bool:
         return [_ops((r,)) for r in self.left] != [_ops((r,)) for r in self.right]
 
@@ -168,8 +172,7 @@ class Diff(InNotebook, Printed):
         return Group(title, *lines, *self._moved())
 
     def _part(self, d: Difference, names: tuple[str, str]) -> list[RenderableType]:
-        ops = f"op {d.anchor}" if d.anchor == d.last else f"ops {d.anchor}..{d.last}"
-        head = Text(f"\n{ops}  ").append(visible(" + ".join(_ops(d.left or d.right))), style="bold cyan")
+        head = Text(f"\n{d.which}  ").append(visible(" + ".join(_ops(d.left or d.right))), style="bold cyan")
         head.append(f"   {microseconds(d.us[0])} against {microseconds(d.us[1])}", style="none")
         lines = []
         for name, regions in zip(names, (d.left, d.right)):
@@ -194,10 +197,9 @@ class Diff(InNotebook, Printed):
         lines = []
         for d in moved[:MOVED]:
             terms = ", ".join(f"{name} {us:+.3g}" for name, us in _terms_moved(d).items())
-            ops = f"op {d.anchor}" if d.anchor == d.last else f"ops {d.anchor}..{d.last}"
             told = " · ".join(dict.fromkeys(r["chosen"] for r in d.left))
             lines.append(
-                (ops, "", f"{told}  {microseconds(d.us[0])} against {microseconds(d.us[1])}: {terms}")
+                (d.which, "", f"{told}  {microseconds(d.us[0])} against {microseconds(d.us[1])}: {terms}")
             )
         more = len(moved) - len(lines)
         head = Text("\nthe same kernel, another time", style="bold")

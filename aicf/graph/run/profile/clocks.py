@@ -110,7 +110,7 @@ def walk(
 ) -> HostWalk:  # fmt: skip
     """Start the calls one by one, each between `before(its number)` and `after()`, and wait for the device."""
     start = perf_counter_ns()
-    held = feed()
+    alive = feed()
     marks, ran = [perf_counter_ns()], []
     for n, captured in enumerate(work):
         if before is not None:
@@ -123,7 +123,7 @@ def walk(
         marks.append(perf_counter_ns())
     runtime.sync()
     end = perf_counter_ns()
-    del held
+    del alive
     return HostWalk(start, marks, end, ran)
 
 
@@ -183,14 +183,14 @@ class EventClock:
 
     def run(self, feed: Feed) -> TimedRun:
         start = perf_counter_ns()
-        held = feed()
+        alive = feed()
         marks = [perf_counter_ns()]
         for segment, _ in self._segments:
             segment.launch()
             marks.append(perf_counter_ns())
         self.runtime.sync()
         end = (perf_counter_ns() - start) * 1e-3
-        del held
+        del alive
         times = [(mark - start) * 1e-3 for mark in marks]
         host = [HostSpan("feed", 0.0, times[0])]
         for (segment, calls), between in zip(self._segments, pairwise(times)):

@@ -108,10 +108,10 @@ class _Measuring:
     def _by_events(self, mode: str) -> tuple[EventClock, list[TimedRun]]:
         runtime = self.frozen.runtime
         assert isinstance(runtime, CudaRuntime)
-        held = self._ready()  # a copy is captured with memory that is there
+        alive = self._ready()  # a copy is captured with memory that is there
         clock = EventClock(runtime, self.frozen.work, mode)
         runtime.sync()
-        del held
+        del alive
         (timed,) = self._in_turn(self._by(clock))
         return clock, timed
 
