@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -54,6 +56,26 @@ def test_what_was_forgotten_is_told(monkeypatch):
     for rows in (1, 2, 3, 1):
         program(x(rows))
     assert whys(program, "plan")[-1] == "that of number 0 was forgotten: others were used since"
+
+
+def test_threads_that_ask_for_one_size_at_once_have_one_plan():
+    program = relu(3)
+    make, found = program._plans._specialise, []
+
+    def slowly(*asked):
+        time.sleep(0.2)
+        return make(*asked)
+
+    program._plans._specialise = slowly
+    threads = [
+        threading.Thread(target=lambda: found.append(program.compiled({"batch": 9}))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3 and found[0] is found[1] is found[2]
+    assert whys(program, "plan") == ["the first", "batch 3 → 9"]
 
 
 def test_runs_that_are_fed_params_and_runs_that_accumulate_have_plans_of_their_own():

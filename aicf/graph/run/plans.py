@@ -90,14 +90,15 @@ class ProgramPlans:
         sizes = {**known, **(sizes or {})}
         phase = phase or self.phase()
         key = (phase, *sorted(sizes.items()))
-        found = self._by_sizes.get(key)
-        if found is None:
-            found = self._if_fed_the_same(key) or self._made(sizes, phase)
-            self.names.update(found.plan.bound)
-            remember(self._by_sizes, key, found, MAX_ENTRIES)
-        else:
-            self._by_sizes.move_to_end(key)
-        return found
+        with self.variables.lock:  # a thread may ask for an explanation while another one runs
+            found = self._by_sizes.get(key)
+            if found is None:
+                found = self._if_fed_the_same(key) or self._made(sizes, phase)
+                self.names.update(found.plan.bound)
+                remember(self._by_sizes, key, found, MAX_ENTRIES)
+            else:
+                self._by_sizes.move_to_end(key)
+            return found
 
     def _made(self, sizes: Mapping[str, int], phase: str) -> CompiledPlan:
         facts = {**sizes, **_phase_told(phase)}
