@@ -58,7 +58,7 @@ def losses(lines: Mapping[str, Points]) -> Html:
         shapes.append(
             tag("path", d=path, fill="none", stroke=colour, stroke_width=1.6, stroke_linecap="round")
         )
-        if points[-1][1:] and math.isfinite(points[-1][1]):
+        if math.isfinite(points[-1][1]):
             cx, cy = place(*points[-1]).split()
             shapes.append(
                 tag("circle", tag("title", f"{name} {points[-1][1]:.4g}"), cx=cx, cy=cy, r=2.5, fill=colour)
