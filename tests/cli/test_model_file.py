@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ NET = 'nn.Model({"x": (4, 6)}).add(nn.Linear(6, 3))'
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AICF_DEVICE", "cpu")
+    # files that are loaded put their folder there, and one of them is called json.py
+    monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
 
 
