@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aicf.cuda_kernels.compiler import engine, launching, tensor_map
+from aicf.cuda_kernels.compiler import engine, tensor_map
 from aicf.cuda_kernels.compiler.tensor_map import CHUNK, NBYTES, Descriptors, MapMemory
 from aicf.dispatch import prepared
 from aicf.errors import DeviceError
@@ -169,8 +169,7 @@ def made(monkeypatch):
     """The stand-in in the place of the current device's memory."""
     memory = MapMemory(Driver())
     known = {}
-    for module in (engine, launching):
-        monkeypatch.setattr(module, "describe", lambda m: known.setdefault(m, Descriptors(m, memory)))
+    monkeypatch.setattr(engine, "describe", lambda m: known.setdefault(m, Descriptors(m, memory)))
     return known
 
 
