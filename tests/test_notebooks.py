@@ -116,7 +116,7 @@ def test_the_first_notebook_has_traces_pictures_and_tables():
     assert not [o for o in found if o.output_type == "display_data"], (
         "text was displayed when it was asked for"
     )
-    assert "at Cell In[" in tool.text_of(notebook)
+    assert "at: Cell In[" in tool.text_of(notebook)
     traces = [
         data for data in forms if " plan " in data.get("text/plain", "") and "region" in data["text/plain"]
     ]
