@@ -242,14 +242,6 @@ def _group(emit, x, n: int, groups: int):
     return emit.slice(x, start=(*zeros, n * each), limit=(*others, (n + 1) * each))
 
 
-convolution_channels_last.samples((2, 9, 3), (4, 3, 3))
-convolution_channels_last.samples(
-    (2, 5, 6, 3), (4, 3, 2, 3), strides=(2, 1), low=(1, 0), high=(1, 2), dilation=(1, 2)
-)
-convolution_channels_last.samples((2, 5, 6, 4), (6, 3, 3, 2), low=(1, 1), high=(1, 1), groups=2)
-convolution_channels_last.samples((1, 4, 3), (3, 2, 1), groups=3, low=(-1,), high=(2,))
-convolution_channels_last.samples((2, 4, 3, 3), (2, 2, 2, 3), input_dilation=(2, 3), low=(1, 1), high=(1, 1))
-convolution_channels_last.samples((1, 3, 4, 3, 2), (2, 2, 1, 3, 2), strides=(1, 2, 1))
-convolution_channels_last.samples((0, 5, 3), (4, 2, 3))
-convolution_channels_last.samples((2, 5, 0), (4, 2, 0))
-convolution_channels_last.samples((2, 2, 3), (4, 3, 3))
+for _case in convolution.sample_specs:  # the same, with their channels last
+    _shapes = [(n, *places, channels) for n, channels, *places in _case["shapes"]]
+    convolution_channels_last.samples(*_shapes, **_case["attrs"])
