@@ -23,6 +23,21 @@ from .spec import FoldSpec, MapSpec
 @global_compiler_lock
 def compile_loop(spec: MapSpec | FoldSpec) -> tuple[bytes, str, list[str]]:
     """(object file, the symbol to call, symbols that it needs from elsewhere)."""
+    module, made = _module_of(spec)
+    outside = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
+    code = _target_machine().emit_object(module)
+    return code, made.fndesc.llvm_func_name, sorted(n for n in outside if not n.startswith("llvm."))
+
+
+@global_compiler_lock
+def compiled_texts(spec: MapSpec | FoldSpec) -> tuple[str, str]:
+    """(LLVM IR, assembly), for whoever wants to read them."""
+    module, _ = _module_of(spec)
+    return str(module), _target_machine().emit_assembly(module)
+
+
+def _module_of(spec: MapSpec | FoldSpec) -> tuple[Any, Any]:
+    """Of LLVM, and numba's result that it is of."""
     entry = _walk_entry(spec) if isinstance(spec, MapSpec) else _fold_entry(spec)
     flags = Flags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True  # an object file is all
@@ -33,9 +48,7 @@ def compile_loop(spec: MapSpec | FoldSpec) -> tuple[bytes, str, list[str]]:
     with only_linked(target):
         made = compile_extra(typing, target, entry, (FRAME, FRAME), types.void, flags, {})
         module = made.library.whole()
-    outside = [v.name for v in (*module.functions, *module.global_variables) if v.is_declaration]
-    code = _target_machine().emit_object(module)
-    return code, made.fndesc.llvm_func_name, sorted(n for n in outside if not n.startswith("llvm."))
+    return module, made
 
 
 @cache

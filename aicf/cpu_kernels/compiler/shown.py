@@ -85,24 +85,6 @@ def expressions(spec: MapSpec | FoldSpec) -> list[Expression]:
 def code_texts(spec: MapSpec | FoldSpec) -> tuple[str, str]:
     """(LLVM IR, assembly) for this processor, compiled anew."""
     with Whole():
-        from numba.core import types
-        from numba.core.compiler import Flags, compile_extra
-        from numba.core.compiler_lock import global_compiler_lock
-        from numba.core.registry import cpu_target
+        from .compile import compiled_texts
 
-        from .compile import _fold_entry, _target_machine, _walk_entry
-        from .frame import FRAME
-        from .linked import only_linked
-
-        with global_compiler_lock:
-            entry = _walk_entry(spec) if isinstance(spec, MapSpec) else _fold_entry(spec)
-            flags = Flags()
-            flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-            flags.error_model = "numpy"
-            typing, target = cpu_target.typing_context, cpu_target.target_context
-            typing.refresh()
-            target.refresh()
-            with only_linked(target):
-                made = compile_extra(typing, target, entry, (FRAME, FRAME), types.void, flags, {})
-                module = made.library.whole()
-            return str(module), _target_machine().emit_assembly(module)
+        return compiled_texts(spec)
