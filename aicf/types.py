@@ -241,6 +241,12 @@ class TensorSpec(_Sized):
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if type(self.shape) is tuple and type(self.dtype) is DType:
+            for d in self.shape:
+                if type(d) is not int or d < 0:
+                    break
+            else:
+                return  # as most are
         shape = (self.shape,) if isinstance(self.shape, (int, str)) else tuple(self.shape)
         for d in shape:
             size = isinstance(d, (int, np.integer)) and not isinstance(d, bool) and d >= 0
@@ -251,10 +257,10 @@ class TensorSpec(_Sized):
         object.__setattr__(self, "shape", tuple(d if isinstance(d, str) else int(d) for d in shape))
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
-    @property
+    @lazy
     def dims(self) -> frozenset[str]:
         """Names of the dimensions that are not bound yet."""
-        return frozenset(d for d in self.shape if isinstance(d, str))
+        return frozenset([d for d in self.shape if isinstance(d, str)])
 
     def bind(self, sizes: Mapping[str, int]) -> TensorSpec:
         """The spec with named dimensions replaced; unknown names stay."""
@@ -352,6 +358,10 @@ class AttrPack(Mapping[str, Any]):
         if pack.blob != blob:  # unsorted or repeated keys, a bool of 2
             raise AttrError("this attribute blob can't be read: a pack has one blob, and this is not its")
         return pack
+
+    def unpacked(self) -> dict[str, Any]:
+        """A dict of what the pack holds, at once."""
+        return dict(self._values)
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

@@ -13,7 +13,7 @@ import functools
 import importlib.metadata
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dis import opmap
 from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -63,11 +63,23 @@ _JITTED: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
 
 
 class Description:
-    """One walk over what a function reaches."""
+    """One walk over what a function reaches; or several, between which nothing changes.
+
+    known    digests of functions, in this walk
+    settled  those of them beneath which no function comes back to one before it, so that no walk finds another: for later walks
+    """
 
     def __init__(self) -> None:
         self.open: list[FunctionType] = []
         self.known: dict[FunctionType, bytes] = {}
+        self.settled: dict[FunctionType, bytes] = {}
+        self.placed: dict[int, tuple[Any, bytes]] = {}  # by id, so they are kept
+        self._comes_back = False  # whether what was described lately does
+
+    def another(self) -> Description:
+        """For the next walk."""
+        self.open, self.known, self._comes_back = [], dict(self.settled), False
+        return self
 
     def of(self, value: Any) -> bytes:
         kind = type(value)
@@ -90,7 +102,7 @@ class Description:
         if isinstance(value, np.generic | np.ndarray) and not value.dtype.hasobject:
             return pack("array", repr((value.dtype.str, value.shape)).encode(), value.tobytes())
         if (described := getattr(kind, "described", None)) is not None:  # a value that says itself what it is
-            return described(value, self)
+            return self.itself(value, described)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return pack(
                 "record",
@@ -98,6 +110,17 @@ class Description:
                 *(self.of(getattr(value, f.name)) for f in dataclasses.fields(value)),
             )
         return self.callable(value)
+
+    def itself(self, value: Any, described: Callable[[Any, Description], bytes]) -> bytes:
+        """What a value says of itself, which is asked once: a body has its placeholders in many places."""
+        if id(value) in self.placed:
+            return self.placed[id(value)][1]
+        before, self._comes_back = self._comes_back, False
+        made = described(value, self)
+        if not self._comes_back:
+            self.placed[id(value)] = value, made
+        self._comes_back |= before
+        return made
 
     def callable(self, value: Any) -> bytes:
         """What stands for a function or a module; classes, and what libraries made, by their names."""
@@ -130,11 +153,19 @@ class Description:
         if (fn.__module__ or "").split(".")[0] in LIBRARIES:
             return pack("named", _qualified(fn))
         if fn in self.open:
-            return pack("recursion", str(len(self.open) - self.open.index(fn)).encode())
+            far = len(self.open) - self.open.index(fn)
+            self._comes_back |= far > 1
+            return pack("recursion", str(far).encode())
         if fn not in self.known:
+            before, self._comes_back = self._comes_back, False
             self.open.append(fn)
             self.known[fn] = digest(self._function(fn))
             self.open.pop()
+            if not self._comes_back:
+                self.settled[fn] = self.known[fn]
+            self._comes_back |= before
+        elif fn not in self.settled:
+            self._comes_back = True
         return self.known[fn]
 
     def _function(self, fn: FunctionType) -> bytes:

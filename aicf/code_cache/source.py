@@ -14,11 +14,39 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
-@functools.cache
 def source(value: Any, without: frozenset[str] = frozenset()) -> str:
     """Of a function or a class; `without`: methods of these names. OSError where none can be read."""
+    return _source(_Text.of(value), without)
+
+
+def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
+    return _node_of(_Text.of(value))
+
+
+class _Text:
+    """A class, or the code that functions share which are made in one place, thousands of them."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @staticmethod
+    def of(value: Any) -> _Text:
+        return _Text(getattr(value, "__code__", value))
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:  # equal code may stand in two files
+        return isinstance(other, _Text) and self.value is other.value
+
+
+@functools.cache
+def _source(text: _Text, without: frozenset[str]) -> str:
+    value = text.value
     module = _module(inspect.getsourcefile(value) or "")
-    node = node_of(value)
+    node = _node_of(text)
     if isinstance(node, ast.Lambda):
         return f"({_segment(module.lines, node)})"
     first, last = _lines(node)
@@ -69,7 +97,8 @@ def _module(path: str) -> _Module:
 
 
 @functools.cache
-def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
+def _node_of(text: _Text) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
+    value = text.value
     module = _module(inspect.getsourcefile(value) or "")
     if isinstance(value, type):
         outermost, *inner = value.__qualname__.replace(".<locals>", "").split(".")
@@ -80,7 +109,7 @@ def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
             )
             node = next(named)
         return node
-    code = value.__code__
+    code = value
     if code.co_name != "<lambda>":
         named = (n for n in module.defined.get(code.co_name, ()) if isinstance(n, ast.FunctionDef))
         return next(n for n in named if code.co_firstlineno in (n.lineno, _lines(n)[0]))

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import near
 from ..errors import AttrError, RegistryError
+from ..lazy import lazy
 from ..types import DType, Shape
 from . import numbers
 
@@ -42,11 +43,16 @@ class AttrDecl:
         """Whether None may be given: for no element type, id 0."""
         return self.default is None
 
-    @property
+    @lazy
     def is_enum(self) -> bool:
         return self.type is not DType and isinstance(self.type, type) and issubclass(self.type, enum.Enum)
 
-    @property
+    @lazy
+    def said(self) -> dict[tuple[type, Any], Any]:
+        """What names, values and ids were found to stand for."""
+        return {}
+
+    @lazy
     def named(self) -> bool:
         """Whether a blob has it by a value or an id."""
         return self.type is DType or self.is_enum
@@ -91,8 +97,15 @@ def told(value: Any) -> str:
 
 def coerced(op: str, decl: AttrDecl, value: Any) -> Any:
     """What a caller, or a blob, gave for an attribute, as its declared type; AttrError if it is none."""
+    if type(value) is decl.type and decl.type is not float:
+        return value
     if decl.named:
-        return _member(op, decl, value)
+        kind = type(value)
+        if kind is not int and kind is not str:
+            return _member(op, decl, value)
+        if (kind, value) not in decl.said:  # whatever is written again and again
+            decl.said[kind, value] = _member(op, decl, value)
+        return decl.said[kind, value]
     if decl.type is Shape:
         return _shape(op, decl, value)
     good = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -89,10 +90,11 @@ def each_operand(operands: tuple[OperandDecl, ...], count: int) -> tuple[Operand
     return (*fixed, *more)
 
 
-def require(condition: bool, constraint: str, message: str) -> None:
-    """Inside `infer`: constraint `C1` of the op's docstring must hold. The message gives the values seen."""
+def require(condition: bool, constraint: str, message: str | Callable[[], str]) -> None:
+    """Inside `infer`: constraint `C1` of the op's docstring must hold. The message gives the values seen; a function that makes it
+    is called only where the constraint is broken."""
     if not condition:
-        raise ConstraintBroken(constraint, message)
+        raise ConstraintBroken(constraint, message if isinstance(message, str) else message())
 
 
 def refuse_gradient(op: str, **operands: DType) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,8 @@ def _at_the_right(ranks: tuple[int | None, ...], rank: int) -> tuple[Access, ...
     return tuple(Access(n, tuple(range(rank - r, rank))) for n, r in enumerate(ranks) if r is not None)
 
 
+REMEMBERED = 4096  # sets of attributes of an op, as packs
+
 # --- the record -------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +160,15 @@ class OpSchema:
     def is_map(self) -> bool:
         return MAP in self.traits
 
-    @property
+    @lazy
+    def operand_names(self) -> frozenset[str]:
+        return frozenset([d.name for d in self.operands])
+
+    @lazy
+    def _required(self) -> int:
+        return sum(not d.optional for d in self.operands)
+
+    @lazy
     def variadic(self) -> bool:
         """Whether it takes any number of operands in the place of the last that it declares."""
         return bool(self.operands) and self.operands[-1].variadic
@@ -178,11 +189,11 @@ class OpSchema:
         cut = any(t.kind == "float" for t in operands) and any(t.kind != "float" for t in results)
         return cut or DISCONTINUOUS in self.traits
 
-    @property
+    @lazy
     def kind(self) -> OpKind:
         return OpKind(self.name)
 
-    @property
+    @lazy
     def attr_schema(self) -> str:
         """Names the layout of `attr_blob`: the op's version and a digest of its attributes' names and types."""
         layout = ",".join(f"{a.name}:{a.stored}" for a in self.attrs)
@@ -322,17 +333,31 @@ class OpSchema:
 
     def values(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes as rules see them: a blob's ids and values as what they stand for."""
-        given = dict(attrs)
-        given.update((d.name, coerced(self.name, d, given[d.name])) for d in self._named if d.name in given)
+        given = attrs.unpacked() if isinstance(attrs, AttrPack) else dict(attrs)
+        for d in self._named:
+            if d.name in given:
+                given[d.name] = coerced(self.name, d, given[d.name])
         return given
 
     @lazy
     def _named(self) -> tuple[AttrDecl, ...]:
         return tuple([a for a in self.attrs if a.named])
 
+    @lazy
+    def _by_name(self) -> dict[str, AttrDecl]:
+        return {a.name: a for a in self.attrs}
+
+    @lazy
+    def _defaults(self) -> dict[str, Any]:
+        return {a.name: a.default for a in self.attrs if not a.required}
+
+    @lazy
+    def _packs(self) -> dict[Any, AttrPack]:
+        return {}
+
     def pack(self, attrs: Mapping[str, Any]) -> AttrPack:
         """Attributes with defaults filled in, each of its declared type; an unknown or mistyped one is refused."""
-        known = {a.name: a for a in self.attrs}
+        known = self._by_name
         for name in attrs:
             if name not in known:
                 raise AttrError(
@@ -345,7 +370,15 @@ class OpSchema:
                 raise AttrError(f"{self.name} needs attribute {decl.name!r}", expected=decl.kind)
             value = coerced(self.name, decl, attrs.get(decl.name, decl.default))
             full[decl.name] = 0 if value is None else value  # no element type
-        return AttrPack(full)
+        key = _key_of(full)
+        if key is None:
+            return AttrPack(full)
+        pack = self._packs.get(key)
+        if pack is None:
+            if len(self._packs) >= REMEMBERED:
+                self._packs.clear()
+            pack = self._packs[key] = AttrPack(full)
+        return pack
 
     def infer(
         self, operands: Sequence[Any], attrs: Mapping[str, Any], device: str = "cpu"
@@ -356,8 +389,9 @@ class OpSchema:
                    be names; what depends on the size of one is an error that says so
         device     where the results of an op without operands live; other ops follow their operands
         """
-        specs = unsized([getattr(o, "spec", o) for o in operands])
-        attrs = self.values({**{a.name: a.default for a in self.attrs if not a.required}, **attrs})
+        given = [getattr(o, "spec", o) for o in operands]
+        specs = unsized(given)
+        attrs = self.values(attrs if len(attrs) == len(self.attrs) else {**self._defaults, **attrs})
         try:
             self._check_declared(specs)
             if self.check_fn is not None:
@@ -382,7 +416,8 @@ class OpSchema:
                 f"the type rule of {self.name} returned what is no type", expected="a TensorSpec for each result, such as x or replace(x, dtype=f16)",
                 got=repr(results[0] if len(results) == 1 else results), where=definition(self.rule), hint="docs/add-an-op.md shows type rules",
             )  # fmt: skip
-        results = tuple(map(plainly, results))
+        if specs is not given:
+            results = tuple(map(plainly, results))
         return results if self.operands else tuple(replace(r, device=device) for r in results)
 
     def _described(self, operands: Sequence[Any]) -> list[str]:
@@ -390,37 +425,26 @@ class OpSchema:
         return [_describe(decl, operand) for decl, operand in given if operand is not None]
 
     def _check_declared(self, specs: Sequence[TensorSpec | None]) -> None:
-        required = sum(not d.optional for d in self.operands)
         require(
-            required <= len(specs) and (self.variadic or len(specs) <= len(self.operands)),
+            self._required <= len(specs) and (self.variadic or len(specs) <= len(self.operands)),
             "operands",
-            f"takes {', '.join(map(str, self.operands))}; got {len(specs)} operands",
+            lambda: f"takes {', '.join(map(str, self.operands))}; got {len(specs)} operands",
         )
         shared: tuple[str, DType] | None = None
         for decl, spec in zip(self.declared(len(specs)), specs):
             if spec is None:
                 require(decl.optional, "operands", f"{decl.name} can't be left out")
                 continue
-            require(
-                spec.dtype in decl.type.dtypes,
-                "types",
-                f"{decl.name} is {spec.dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})"
-                + ("; fp8 is for storage and products, convert it" if spec.dtype.is_fp8 else ""),
-            )
+            require(spec.dtype in decl.type.dtypes, "types", partial(_other_type, decl, spec.dtype))
             if decl.type.shared:
                 shared = shared or (decl.name, spec.dtype)
-                require(
-                    spec.dtype is shared[1],
-                    "types",
-                    f"{decl.name} is {spec.dtype} but {shared[0]} is {shared[1]}; operands never promote, "
-                    f"convert one of them",
-                )
+                require(spec.dtype is shared[1], "types", partial(_promoted, decl.name, spec.dtype, *shared))
         devices = {s.device for s in specs if s is not None}
-        require(len(devices) <= 1, "devices", f"operands live on {' and '.join(sorted(devices))}")
+        require(len(devices) <= 1, "devices", lambda: f"operands live on {' and '.join(sorted(devices))}")
 
     def _check_constants(self, specs: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> None:
         """Attributes that are constants of the scalar function are numbers of the type that it computes in."""
-        if self.scalar is None or self.constants_fn is not None:
+        if not self.attrs or self.scalar is None or self.constants_fn is not None:
             return
         given = zip(self.declared(len(specs)), specs)
         shared = (s.dtype for d, s in given if s is not None and d.type.shared)
@@ -456,6 +480,31 @@ class OpSchema:
                 np.asarray(o, np.float64 if exact and s.dtype.kind == "float" else s.dtype.numpy)
                 for o, s in zip(out, self.infer(specs, attrs))
             )
+
+
+def _other_type(decl: OperandDecl, dtype: DType) -> str:
+    told = f"{decl.name} is {dtype}; expected {decl.type} ({', '.join(sorted(map(str, decl.type.dtypes)))})"
+    return told + ("; fp8 is for storage and products, convert it" if dtype.is_fp8 else "")
+
+
+def _promoted(name: str, dtype: DType, first: str, shared: DType) -> str:
+    return f"{name} is {dtype} but {first} is {shared}; operands never promote, convert one of them"
+
+
+def _key_of(values: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Equal for attributes that have equal packs, and for no others; None where equal values may differ: -0.0 equals 0.0."""
+    for value in values.values():
+        kind = type(value)
+        if kind is tuple:
+            if any(type(v) is not int for v in value):
+                return None
+        elif kind is float:
+            if not value:
+                return None
+        elif kind not in (bool, int, str) and not isinstance(value, enum.Enum):
+            return None
+    given = tuple(values.values())
+    return *map(type, given), *given
 
 
 def _spec_dtype(dtype: np.dtype) -> DType:

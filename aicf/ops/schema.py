@@ -23,9 +23,8 @@ import dis
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ..errors import RegistryError
 from ..types import DType, TensorSpec
@@ -220,12 +219,7 @@ def elementwise(
             for target, source in (must or {}).items():
                 spec = specs[names.index(source)]
                 made[target] = spec.dtype
-                require(
-                    spec.shape == shape,
-                    "C2",
-                    f"{target} is written over {source}, whose shape {spec.shape} is not "
-                    f"the broadcast shape {shape}",
-                )
+                require(spec.shape == shape, "C2", partial(_not_over, target, source, spec, shape))
             return tuple(TensorSpec(shape, made[r], typed.device) for r in results)
 
         aliases = {list(results).index(r): (names.index(o), "must") for r, o in (must or {}).items()}
@@ -267,11 +261,17 @@ def _with_constraints(doc: str, implied: Sequence[str]) -> str:
 def _broadcast(names: Sequence[str], specs: Sequence[TensorSpec]) -> tuple[int, ...]:
     shapes = [s.shape for s in specs]
     named = any(isinstance(d, str) for shape in shapes for d in shape)
+    if shapes and not named and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     try:
-        return broadcast(shapes) if named else np.broadcast_shapes(*shapes)
+        return broadcast(shapes)
     except ValueError:
         told = ", ".join(f"{n} {s.shape}" for n, s in zip(names, specs))
         raise ConstraintBroken("C1", f"shapes do not broadcast: {told}") from None
+
+
+def _not_over(target: str, source: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:
+    return f"{target} is written over {source}, whose shape {spec.shape} is not the broadcast shape {shape}"
 
 
 def _count_flops(scalar: Callable[..., Any]) -> int:

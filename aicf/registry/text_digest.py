@@ -185,7 +185,10 @@ def _described(value: Any, more: list[Any], own: str) -> str:
 
 
 def _package(module: str) -> str:
-    """Where what a function reaches is its own: a package that brings kernels, as a whole; of aicf, the module."""
+    """Where what a function reaches is its own: a package that brings kernels, as a whole; of aicf, the module; nothing where that is
+    among the kernels' packages, so that what their kernels share is read once."""
+    if any(f"{module}.".startswith(f"{p}.") for p in PACKAGES):
+        return ""
     return module if module.startswith("aicf.") else module.partition(".")[0]
 
 

@@ -11,18 +11,20 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from aicf.code_cache.digest import Portable
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.keys import kernel_digest
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec
 
 FILE = Path(__file__).with_name("clean_kernels.txt")
+BY_SOURCE = Portable()  # of all kernels, which share most of what they call
 KNOWN = frozenset(FILE.read_text().split()) if FILE.exists() else frozenset()
 FOUND = os.environ.get("AICF_CLEAN_KERNELS")  # a folder, in which each process of a run has a file
 
 
 def digest(launch: Launch, region: RegionSpec, target: str) -> str:
-    made = kernel_digest(launch, engine.signature_of(launch, region), target, region.strict, portable=True)
+    made = kernel_digest(launch, engine.signature_of(launch, region), target, region.strict, BY_SOURCE)
     assert made is not None, f"{launch} depends on something that can't be described"
     return made.hex()[:12]
 

@@ -232,7 +232,7 @@ def scaled(offset):
 
 def test_portable_digests_follow_source_closures_and_globals(monkeypatch):
     def digest(offset=1.0):
-        return keys.body_digest(scaled(offset), Portable)
+        return keys.body_digest(scaled(offset), Portable())
 
     first = digest()
     assert first == digest() != digest(2.0)

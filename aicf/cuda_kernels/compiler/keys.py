@@ -15,7 +15,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ...code_cache.digest import Description, Portable, Undescribable, digest, pack, version
+from ...code_cache.digest import Description, Undescribable, digest, pack, version
 from ...registry.variant import Launch
 from .compile import Signature, compile_kernel, kernel_name, launch_bounds, waits_itself
 
@@ -36,10 +36,11 @@ def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool =
 
 
 def kernel_digest(
-    launch: Launch, signature: Signature, target: str, strict: bool = False, portable: bool = False
+    launch: Launch, signature: Signature, target: str, strict: bool = False, by: Description | None = None
 ) -> bytes | None:
-    """Of the kernel alone, whatever compiles it; None as above. `portable`: by source, the same for every Python."""
-    body = body_digest(launch.body, Portable if portable else Description)
+    """Of the kernel alone, whatever compiles it; None as above. `by`: a `Portable` goes by source, the same for every Python; one for
+    many kernels describes what they share once."""
+    body = body_digest(launch.body, by)
     parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict, waits_itself(launch))
     return None if body is None else digest(pack("launch", body, repr(parts).encode()))
 
@@ -72,14 +73,15 @@ def compilers() -> dict[str, str]:
 _BODIES: weakref.WeakKeyDictionary[Any, dict[type[Description], bytes | None]] = weakref.WeakKeyDictionary()
 
 
-def body_digest(body: Any, by: type[Description] = Description) -> bytes | None:
-    known = _BODIES.setdefault(body, {})
-    if by not in known:
+def body_digest(body: Any, by: Description | None = None) -> bytes | None:
+    known, by = _BODIES.setdefault(body, {}), by or Description()
+    kind = type(by)
+    if kind not in known:
         try:
-            known[by] = digest(by().of(body))
+            known[kind] = digest(by.another().of(body))
         except Undescribable:
-            known[by] = None
-    return known[by]
+            known[kind] = None
+    return known[kind]
 
 
 @functools.cache

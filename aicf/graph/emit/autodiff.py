@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from ...errors import RegistryError, TypeInferenceError
 from ...ir import Op, Value
@@ -118,6 +120,11 @@ def _side_by_side(emit: GraphEmitter, padded: list[Value]) -> Value | None:
     return made
 
 
+@lru_cache(maxsize=4096)
+def _parameters(rule: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(rule).parameters)
+
+
 def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | None, ...]:
     """Call the op's gradient rule with what its parameters name: operands, results, their gradients, attributes."""
     schema, values = schema_of(op.kind), emit.builder.graph.values
@@ -133,9 +140,7 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
         vid = op.outputs[n] if n < len(op.outputs) else -1
         known[result] = values[vid] if vid >= 0 else None
         known["d" + result] = grads.get(vid)
-    got = schema.gradient_fn(
-        **{name: known[name] for name in inspect.signature(schema.gradient_fn).parameters}
-    )
+    got = schema.gradient_fn(**{name: known[name] for name in _parameters(schema.gradient_fn)})
     got = got if isinstance(got, tuple) else (got,)
     if len(got) != len(operands):
         raise RegistryError(

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,15 @@ def user_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) and not name.startswith("<frozen"):
+        if not _is_inside(name):
             return f"{cell_of(name) or name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+@lru_cache(maxsize=4096)
+def _is_inside(name: str) -> bool:
+    return name.startswith((_PACKAGE, "<frozen"))
 
 
 def cell_of(name: str) -> str:
@@ -73,6 +79,7 @@ class Builder:
         copy_of: str = "",
         shared: bool = False,
         session: bool = False,
+        where: str | None = None,
     ) -> Value:
         if spec.dims:
             raise VerifyError(
@@ -95,7 +102,7 @@ class Builder:
             check,
             shared,
             session,
-            where=self.here(),
+            where=self.here() if where is None else where,
             emitter=self.emitter,
         )
         if role is not Role.tmp:
@@ -128,7 +135,10 @@ class Builder:
         call_spec: tuple[int, str, bytes],
     ) -> tuple[Value, ...]:
         """Append an op and its result values. A left-out operand is vid -1."""
-        outputs = tuple(self.value(f"{kind}.{len(self.graph.values)}", s, Role.tmp) for s in specs)
+        where = self.here()
+        outputs = tuple(
+            [self.value(f"{kind}.{len(self.graph.values)}", s, Role.tmp, where=where) for s in specs]
+        )
         if self.fence:
             constraints, self.fence = {**constraints, "sync": True}, False
         op = Op(
@@ -139,7 +149,7 @@ class Builder:
             attrs,
             *call_spec,
             constraints=constraints,
-            where=self.here(),
+            where=where,
             layer=self.layer,
         )
         for value in inputs:
@@ -288,27 +298,24 @@ class GraphEmitter(Declarations):
             if decl.type is Valid and values[n] is None:
                 values[n] = self.valid
         given = self._with_constants(schema, values)
-        named = {**{a.name: self.attrs[a.name] for a in schema.attrs if a.name in self.attrs}, **named}
+        if self.attrs:
+            named = {**{a.name: self.attrs[a.name] for a in schema.attrs if a.name in self.attrs}, **named}
         attrs = schema.normalized([None if v is None else v.spec for v in given], named)
         pack = schema.pack(attrs)
         specs = schema.infer(given, pack, self.device)
         agreement.look_at(schema, pack)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
+        values_of = schema.values(pack)
         if schema.instead_fn is not None:
-            made = schema.instead_fn(self, *given, **schema.values(pack))
+            made = schema.instead_fn(self, *given, **values_of)
             if made is not None:
                 for value in made if isinstance(made, tuple) else (made,):
                     value.producer.constraints = {**value.producer.constraints, "instead": kind}
                 return made
         if schema.guard_fn is not None:
-            schema.guard_fn(self, *given, **schema.values(pack))
+            schema.guard_fn(self, *given, **values_of)
         outs = self.builder.emit(
-            kind,
-            tuple(given),
-            specs,
-            schema.values(pack),
-            alias,
-            (schema.kind.id, schema.attr_schema, pack.blob),
+            kind, tuple(given), specs, values_of, alias, (schema.kind.id, schema.attr_schema, pack.blob)
         )
         outs = outs[: schema.public or None]
         return outs if len(schema.results) > 1 and len(outs) > 1 else outs[0]
@@ -324,7 +331,8 @@ class GraphEmitter(Declarations):
         given: list[Value | None] = []
         for n, (decl, value) in enumerate(zip(decls, values)):
             if isinstance(value, Value):
-                self._check_owned(value, f"ctx.{schema.name}: {decl.name if decl else f'operand {n}'}")
+                if not self.builder.owns(value):
+                    self._check_owned(value, f"ctx.{schema.name}: {decl.name if decl else f'operand {n}'}")
             elif value is not None:
                 own = decl is not None and not decl.type.shared and len(decl.type.dtypes) == 1
                 kind = next(iter(decl.type.dtypes)) if own and decl else dtype
@@ -426,6 +434,8 @@ class GraphEmitter(Declarations):
 def _arranged(schema: OpSchema, operands: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
     """Operands in their declared order, None where one is left out. Those given by name are taken out of `named`; those of a
     variadic one may also be a list."""
+    if not schema.variadic and named.keys().isdisjoint(schema.operand_names):
+        return [*operands, *[None] * (len(schema.operands) - len(operands))]
     slots = {d.name: v for d, v in zip(schema.operands, operands)}
     for decl in schema.operands:
         if decl.name in named:

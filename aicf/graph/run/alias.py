@@ -51,6 +51,16 @@ class _Storage:
     written: int = -1  # index of the last region that wrote one of them over another
 
 
+class _Ends:
+    """What a region reads and makes: its operands by the storage that they lie in, and its results, by their positions."""
+
+    def __init__(self, ins: Sequence[int], outs: Sequence[int], root: dict[int, int]) -> None:
+        self.read, self.made = frozenset(ins), {vid: position for position, vid in enumerate(outs)}
+        self.places: dict[int, list[int]] = {}
+        for position, vid in enumerate(ins):
+            self.places.setdefault(root.get(vid, vid), []).append(position)
+
+
 class _Resolver:
     def __init__(self, graph: Graph, regions: Sequence[Region]) -> None:
         self.values, self.updates, self.regions = graph.values, graph.updates, regions
@@ -63,6 +73,7 @@ class _Resolver:
         self.storages: dict[int, _Storage] = {}
         self.views: set[int] = set()
         self.notes: list[str] = []
+        self.looked_at, self.ends = -1, _Ends([], [], self.root)
 
     def strided(self, i: int, first: LoweredOp) -> None:
         """Results that lie in the storage of others by strides, whether the region is no kernel or one that writes them."""
@@ -75,15 +86,15 @@ class _Resolver:
 
     def declared(self, i: int, op: LoweredOp) -> None:
         """What the op's schema says of its results. What may not be written is refused even if fusion leaves no write."""
-        region = self.regions[i]
+        region, ends = self.regions[i], self._ends(i)
         for position, (operand, how) in op.constraints.get("alias", {}).items():
             out, source = op.out_vids[position], op.in_vids[operand]
-            if source not in region.in_vids:
+            if source not in ends.read:
                 continue
             into = self.root.get(source, source)
             if how == "must":
                 self._check_must(i, op, out, into)
-                if out in region.out_vids:
+                if out in ends.made:
                     self._check_place(i, op, out, into)
                     self._share(i, out, into, "written in place")
             elif region.anchor != region.last:
@@ -120,11 +131,17 @@ class _Resolver:
             self.storages[into] = _Storage([into], self.last_read.get(into, -1))
         return self.storages[into]
 
+    def _ends(self, i: int) -> _Ends:
+        """Of region i: found once, since one region may have thousands of operands."""
+        if self.looked_at != i:
+            region, self.looked_at = self.regions[i], i
+            self.ends = _Ends(region.in_vids, region.out_vids, self.root)
+        return self.ends
+
     def _why_not(self, i: int, out: int, into: int) -> str:
-        region = self.regions[i]
-        root = self.root.get
-        positions = frozenset(p for p, vid in enumerate(region.in_vids) if root(vid, vid) == into)
-        return why_not_in_place(region.spec, region.out_vids.index(out), positions)
+        ends = self._ends(i)
+        positions = frozenset(ends.places.get(into, ()))
+        return why_not_in_place(self.regions[i].spec, ends.made[out], positions)
 
     def _may(self, i: int, out: int, into: int) -> bool:
         values, storage = self.values, self._storage(into)
