@@ -33,6 +33,14 @@ OPS: Mapping[str, str] = {
     **dict.fromkeys(("scaled_dot_product_attention", "sdpa", "dot_product_attention", "flash_attention"), "attention(q, k, v, mask, causal=True)"),
     "pow": "power(a, b), or x ** 2",
     **dict.fromkeys(("mse", "mse_loss"), "squared_error(x, target), then reduce_mean"),
+    **dict.fromkeys(("rand", "uniform"), "random_uniform(shape=(…), low=0.0, high=1.0)"),
+    **dict.fromkeys(("randn", "normal", "gauss"), "random_normal(shape=(…), mean=0.0, std=1.0)"),
+    **dict.fromkeys(("randint", "random_int"), "random_integers(shape=(…), low=0, high=…)"),
+    **dict.fromkeys(("randperm", "shuffle"), "random_permutation(size=…), and gather to shuffle"),
+    **dict.fromkeys(("multinomial", "categorical"), "random_categorical(logits, axis=-1)"),
+    "bernoulli": "random_bernoulli(p)",
+    **dict.fromkeys(("binary_cross_entropy_with_logits", "bce_with_logits"), "softplus(x) - x * t, or nn.BCEWithLogitsLoss()(x, t)"),
+    **dict.fromkeys(("huber_loss", "smooth_l1_loss", "l1_loss", "kl_div"), "abs(x - t) and such; in nn are losses by PyTorch's names, nn.HuberLoss()(x, t)"),
     **dict.fromkeys(("zeros", "ones", "full", "constant"), "fill(shape=(…), value=0.0)"),
     **dict.fromkeys(("arange", "range"), "iota(shape=(…), axis=-1, dtype=aicf.i32)"),
     **dict.fromkeys(("normalize", "l2_norm"), "l2_normalize(x, axis=-1)"),
@@ -69,9 +77,9 @@ OPS: Mapping[str, str] = {
 
 # What `aicf.nn.NAME` is called here.
 NN: Mapping[str, str] = {
-    **dict.fromkeys(("CrossEntropyLoss", "CrossEntropy", "NLLLoss"), "nn.SoftmaxCrossEntropy(): logits in, labels as integers"),
+    **dict.fromkeys(("CrossEntropy", "SparseCategoricalCrossentropy"), "nn.SoftmaxCrossEntropy(): logits in, labels as integers; nn.CrossEntropyLoss is PyTorch's"),
     **dict.fromkeys(("FusedLinearCrossEntropy", "LigerFusedLinearCrossEntropyLoss", "LinearCrossEntropyLoss"), "nn.LinearCrossEntropy(), of a model that ends with nn.Linear(..., bias=False)"),
-    **dict.fromkeys(("MSELoss", "MSE", "L2Loss"), "nn.MeanSquaredError()"),
+    **dict.fromkeys(("MSE", "L2Loss"), "nn.MeanSquaredError()"),
     "Module": "nn.Layer is the base of layers of your own, class Mine(nn.Layer): def emit(self, ctx, x): …, and nn.Model(inputs, Mine()) a model of one",
     **dict.fromkeys(("ModuleList", "ModuleDict"), "a plain list or dict in an attribute of an nn.Layer"),
     **dict.fromkeys(("Swish", "Hardswish"), "nn.SiLU()"),
@@ -139,9 +147,10 @@ def from_torch(value: object) -> bool:
 # What a loss or an optimizer that is given by a name, a class or another library's object may mean, the first that fits.
 PARTS: Mapping[str, Mapping[str, str]] = {
     "loss": {
-        r"binary|bce": "aicf has no loss of two classes as one number yet: loss=nn.SoftmaxCrossEntropy() over two outputs is one",
+        r"binary|bce": "loss=nn.BCEWithLogitsLoss()",
         r"cross_?entropy|\bs?ce\b|nll|log_?loss|softmax": "loss=nn.SoftmaxCrossEntropy()",
         r"mse|squared|\bl2": "loss=nn.MeanSquaredError()",
+        r"huber|smooth_?l1": "loss=nn.HuberLoss()", r"\bl1|\bmae|absolute": "loss=nn.L1Loss()", r"\bkl": "loss=nn.KLDivLoss()",
     },
     "optimizer": {
         "lion": "optimizer=nn.Lion(lr=1e-4)", "muon": "optimizer=nn.Muon(lr=2e-2)", "lamb(?!da)": "optimizer=nn.LAMB(lr=1e-3)", "rms_?prop": "optimizer=nn.RMSprop(lr=1e-2)", "adagrad": "optimizer=nn.Adagrad(lr=1e-2)",

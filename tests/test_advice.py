@@ -115,7 +115,8 @@ MEANT = {
     "sparse_categorical_crossentropy": "SoftmaxCrossEntropy", "nll": "SoftmaxCrossEntropy", "mse": "MeanSquaredError",
     "mean_squared_error": "MeanSquaredError", "MSELoss": "MeanSquaredError", "l2": "MeanSquaredError",
     CrossEntropyLoss: "SoftmaxCrossEntropy", CrossEntropyLoss(): "SoftmaxCrossEntropy", nn.MeanSquaredError: "MeanSquaredError",
-    nn.SoftmaxCrossEntropy: "SoftmaxCrossEntropy",
+    nn.SoftmaxCrossEntropy: "SoftmaxCrossEntropy", "bce": "BCEWithLogitsLoss", "binary_crossentropy": "BCEWithLogitsLoss",
+    "huber": "HuberLoss", "mae": "L1Loss", nn.HuberLoss: "HuberLoss",
 }  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def test_a_function_as_a_loss_is_told_how_to_declare_its_targets():
     assert "nn.LossFunction(function, y=aicf.TensorSpec(" in hint
 
 
-@pytest.mark.parametrize("given", ["hinge", "bce", 0.5])
+@pytest.mark.parametrize("given", ["hinge", "wasserstein", 0.5])
 def test_a_loss_that_is_not_known_is_told_what_there_is(given):
     hint = advice(
         lambda: aicf.compile(nn.Model({"x": (4, 3)}).add(nn.Linear(3, 2)), "grad", loss=given), VerifyError

@@ -46,7 +46,7 @@ def test_what_stands_for_an_op_is_one(name):
     "module, name, said",
     [
         (aicf, "Model", r"aicf\.nn\.Model"), (aicf, "float32", r"aicf\.f32"), (aicf, "compil", "compile"),
-        (nn, "CrossEntropyLoss", r"nn\.SoftmaxCrossEntropy\(\)"), (nn, "MSELoss", r"nn\.MeanSquaredError\(\)"),
+        (nn, "CrossEntropy", r"nn\.SoftmaxCrossEntropy\(\)"), (nn, "MSE", r"nn\.MeanSquaredError\(\)"),
         (nn, "RELU", r"nn\.ReLU"), (nn, "Liner", r"nn\.Linear"),
     ],
 )  # fmt: skip

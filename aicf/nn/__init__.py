@@ -8,6 +8,30 @@ from . import init, schedules
 from .adaptive import LAMB, Adagrad, Lion, RMSprop
 from .attention import ALiBi, MultiHeadAttention, RoPE, TransformerBlock
 from .blocks import MLP, Residual, Sequential, SwiGLU
+from .class_losses import (
+    CrossEntropyLoss,
+    CTCLoss,
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    NLLLoss,
+)
+from .criteria import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    HingeLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    LogCoshLoss,
+    MSELoss,
+    PoissonNLLLoss,
+    ReducedLoss,
+    SmoothL1Loss,
+    SoftMarginLoss,
+)
 from .groups import ParamGroup
 from .layer import Layer
 from .layers import (
@@ -28,6 +52,7 @@ from .losses import LinearCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntr
 from .model import Model
 from .muon import Muon
 from .optimizers import SGD, Adam, AdamW, Optimizer
+from .pair_losses import CosineEmbeddingLoss, CosineSimilarityLoss, MarginRankingLoss, TripletMarginLoss
 from .rope_scaling import LinearScaling, Llama3Scaling
 
 __all__ = [
@@ -39,9 +64,21 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "BCELoss",
+    "BCEWithLogitsLoss",
     "BiasAdd",
+    "CTCLoss",
+    "CosineEmbeddingLoss",
+    "CosineSimilarityLoss",
+    "CrossEntropyLoss",
     "Dropout",
     "Embedding",
+    "GaussianNLLLoss",
+    "HingeEmbeddingLoss",
+    "HingeLoss",
+    "HuberLoss",
+    "KLDivLoss",
+    "L1Loss",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
@@ -50,26 +87,38 @@ __all__ = [
     "LinearScaling",
     "Lion",
     "Llama3Scaling",
+    "LogCoshLoss",
     "Loss",
     "LossFunction",
+    "MSELoss",
+    "MarginRankingLoss",
     "MeanSquaredError",
     "Model",
     "MultiHeadAttention",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
     "Muon",
+    "NLLLoss",
     "Optimizer",
     "ParamGroup",
+    "PoissonNLLLoss",
     "RMSNorm",
     "RMSprop",
     "ReLU",
+    "ReducedLoss",
     "Residual",
     "RoPE",
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SmoothL1Loss",
+    "SoftMarginLoss",
     "SoftmaxCrossEntropy",
     "SwiGLU",
     "Tanh",
     "TransformerBlock",
+    "TripletMarginLoss",
     "init",
     "schedules",
 ]

@@ -55,7 +55,7 @@ class SoftmaxCrossEntropy(Loss):
     result: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_names(self.target, self.result)
+        check_names(self.target, self.result)
         object.__setattr__(self, "dtype", DType.of(self.dtype))
         own = type(self).__name__
         if self.dtype not in (i32, i64):
@@ -128,7 +128,7 @@ class MeanSquaredError(Loss):
     result: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_names(self.target, self.result)
+        check_names(self.target, self.result)
 
     def targets(self, output: TensorSpec) -> Mapping[str, TensorSpec]:
         return {self.target: replace(output)}
@@ -137,7 +137,7 @@ class MeanSquaredError(Loss):
         return ctx.squared_error(output, targets[self.target]).mean()
 
 
-def _check_names(target: object, result: object) -> None:
+def check_names(target: object, result: object) -> None:
     if not isinstance(target, str) or not target:
         raise VerifyError(f"target={target!r}", expected="the name that the target is fed under, such as 'y'")
     if not isinstance(result, str) or result == EVERYTHING:

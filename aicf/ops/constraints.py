@@ -52,6 +52,9 @@ Moment = TypeConstraint(
 Gradient = TypeConstraint("float", _FLOATS, shared=False)  # of its parameter's type, or a sum of such
 I32 = TypeConstraint("i32", frozenset({DType.i32}), shared=False)  # places and lengths of sequences
 I64 = TypeConstraint("i64", frozenset({DType.i64}), shared=False)  # random states
+RANDOM = TypeConstraint(
+    "random state", frozenset({DType.i64}), shared=False
+)  # a key and a step: emitters give the graph's own
 
 VIEW = "view"  # the result is the operand's bytes: a plan may run nothing at all
 MOVES = "moves"  # each element of the result is one of an operand's: a plan may run nothing where strides can say so

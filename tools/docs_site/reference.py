@@ -49,7 +49,10 @@ NN = {
          "TransformerBlock"),
     ),
     "losses": ("Losses", "A loss is a 0-D value of f32.",
-               ("SoftmaxCrossEntropy", "LinearCrossEntropy", "MeanSquaredError", "LossFunction", "Loss")),
+               ("SoftmaxCrossEntropy", "LinearCrossEntropy", "MeanSquaredError", "CrossEntropyLoss", "NLLLoss", "BCEWithLogitsLoss", "BCELoss",
+                "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "LogCoshLoss", "KLDivLoss", "PoissonNLLLoss", "GaussianNLLLoss", "HingeLoss",
+                "HingeEmbeddingLoss", "SoftMarginLoss", "MultiMarginLoss", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MarginRankingLoss",
+                "CosineEmbeddingLoss", "CosineSimilarityLoss", "TripletMarginLoss", "CTCLoss", "LossFunction", "ReducedLoss", "Loss")),
     "optimizers": (
         "Optimizers",
         "In the formulas p is a parameter, g its gradient, lr the learning rate; m, v, b and s are states.",

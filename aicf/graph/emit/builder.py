@@ -18,6 +18,7 @@ from ...device.faults import RECORD
 from ...errors import TypeInferenceError, VerifyError
 from ...ir import KEPT, Check, Graph, Initializer, Op, Role, Value
 from ...ops import agreement, numbers
+from ...ops.constraints import RANDOM
 from ...ops.schema import OpSchema, Valid, schema_of
 from ...types import DType, Precision, TensorSpec, bool_, f32, i64
 from .declare import Constant, Declarations
@@ -297,6 +298,8 @@ class GraphEmitter(Declarations):
         for n, decl in enumerate(schema.operands[: len(values)]):
             if decl.type is Valid and values[n] is None:
                 values[n] = self.valid
+            elif decl.type is RANDOM and values[n] is None:
+                values[n], named["layer"] = self.random()
         given = self._with_constants(schema, values)
         if self.attrs:
             named = {**{a.name: self.attrs[a.name] for a in schema.attrs if a.name in self.attrs}, **named}
