@@ -11,32 +11,32 @@ from ..ir import Value
 from ..types import DType, TensorSpec, f32, i32, i64
 from . import checks
 from .criteria import ReducedLoss, wide
-from .tables import Table, read_table, table
+from .tables import WeightTable, read_table, table
 
 
 @dataclass(frozen=True)
 class _LabelLoss(ReducedLoss):
     """What losses of one label a row have in common: labels, weights of classes, a label that is left out."""
 
-    weight: Table | None = None
+    weight: WeightTable | None = None
     ignore_index: int = -100
     axis: int = field(default=1, kw_only=True)
     dtype: DType = field(default=i64, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "weight", table(f"{self.own}: weight", self.weight, rank=1))
+        object.__setattr__(self, "weight", table(f"{self._own}: weight", self.weight, rank=1))
         object.__setattr__(self, "dtype", DType.of(self.dtype))
-        checks.whole(f"{self.own}: ignore_index", self.ignore_index, -(2**63), 2**63 - 1)
+        checks.whole(f"{self._own}: ignore_index", self.ignore_index, -(2**63), 2**63 - 1)
 
     def _axis(self, rank: int) -> int:
         """The axis of classes, from the front: of rank 1 there is one."""
         if rank == 0:
-            raise VerifyError(f"{self.own} of a number", expected="an output with an axis of classes")
+            raise VerifyError(f"{self._own} of a number", expected="an output with an axis of classes")
         axis = 0 if rank == 1 else self.axis
         if not -rank <= axis < rank:
             raise VerifyError(
-                f"{self.own}: axis={axis} of an output of rank {rank}", expected=f"one of [-{rank}, {rank})"
+                f"{self._own}: axis={axis} of an output of rank {rank}", expected=f"one of [-{rank}, {rank})"
             )
         return axis % rank
 
@@ -60,7 +60,7 @@ class _LabelLoss(ReducedLoss):
         many = x.shape[-1]
         if self.weight.array.shape != (many,):
             raise VerifyError(
-                f"{self.own}: weight has {self.weight.array.size} numbers",
+                f"{self._own}: weight has {self.weight.array.size} numbers",
                 expected=f"{many}, one for each class",
             )
         return read_table(ctx, self.weight, x.dtype)
@@ -77,7 +77,8 @@ class _LabelLoss(ReducedLoss):
         return losses.sum() / (count.astype(losses.dtype) if share is None else share.sum())
 
     def reduced(self, losses: Value) -> Value:
-        return losses  # as `compute` did
+        """Losses as they are: `compute` has reduced them."""
+        return losses
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,11 @@ class CrossEntropyLoss(_LabelLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = checks.Range(low=0, high=1)(f"{self.own}: label_smoothing", self.label_smoothing)
+        number = checks.Range(low=0, high=1)(f"{self._own}: label_smoothing", self.label_smoothing)
         object.__setattr__(self, "label_smoothing", number)
         if self.dtype not in (i32, i64) and self.dtype.kind != "float":
             raise VerifyError(
-                f"{self.own}: targets of {self.dtype}",
+                f"{self._own}: targets of {self.dtype}",
                 expected="i64 or i32, or a float type for probabilities",
             )
 
@@ -131,7 +132,7 @@ class CrossEntropyLoss(_LabelLoss):
     def _of_probabilities(self, ctx: Any, x: Value, target: Value) -> Value:
         if x.shape != target.shape:
             raise VerifyError(
-                f"{self.own}: probabilities of shape {target.shape}",
+                f"{self._own}: probabilities of shape {target.shape}",
                 expected=f"{x.shape}, that of the output",
                 where=target.where,
             )
@@ -179,14 +180,14 @@ class MultiMarginLoss(ReducedLoss):
 
     p: int = 1
     margin: float = 1.0
-    weight: Table | None = None
+    weight: WeightTable | None = None
     dtype: DType = field(default=i64, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole(f"{self.own}: p", self.p, 1, 2)
-        object.__setattr__(self, "margin", checks.anything(f"{self.own}: margin", self.margin))
-        object.__setattr__(self, "weight", table(f"{self.own}: weight", self.weight, rank=1))
+        checks.whole(f"{self._own}: p", self.p, 1, 2)
+        object.__setattr__(self, "margin", checks.anything(f"{self._own}: margin", self.margin))
+        object.__setattr__(self, "weight", table(f"{self._own}: weight", self.weight, rank=1))
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
@@ -250,11 +251,11 @@ class MultiLabelSoftMarginLoss(ReducedLoss):
     weight  one number for each class, an array
     """
 
-    weight: Table | None = None
+    weight: WeightTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "weight", table(f"{self.own}: weight", self.weight))
+        object.__setattr__(self, "weight", table(f"{self._own}: weight", self.weight))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = wide(output), wide(target)
@@ -285,17 +286,17 @@ class CTCLoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.whole(f"{self.own}: blank", self.blank)
-        checks.whole(f"{self.own}: length", self.length)
+        checks.whole(f"{self._own}: blank", self.blank)
+        checks.whole(f"{self._own}: length", self.length)
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         spec = self._spec(output)
         if len(spec.shape) != 3:
-            raise VerifyError(f"{self.own} of {spec}", expected="an output of (time, N, classes)")
+            raise VerifyError(f"{self._own} of {spec}", expected="an output of (time, N, classes)")
         if not self.length:
             raise VerifyError(
-                f"{self.own}: length=0",
+                f"{self._own}: length=0",
                 expected="the size of the labels' last axis",
                 hint="nn.CTCLoss(length=32): labels of (N, 32)",
             )

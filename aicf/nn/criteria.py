@@ -13,7 +13,7 @@ from ..ir import Value
 from ..types import TensorSpec, f32, f64
 from . import checks
 from .losses import Loss, check_names
-from .tables import Table, read_table, table
+from .tables import WeightTable, read_table, table
 
 REDUCTIONS = "mean", "sum", "none"
 
@@ -37,11 +37,11 @@ class ReducedLoss(Loss):
         check_names(self.target, "" if self.reads_all and self.result == EVERYTHING else self.result)
         if self.reduction not in self.reductions:
             raise VerifyError(
-                f"{self.own}: reduction={self.reduction!r}", expected=" or ".join(map(repr, self.reductions))
+                f"{self._own}: reduction={self.reduction!r}", expected=" or ".join(map(repr, self.reductions))
             )
 
     @property
-    def own(self) -> str:
+    def _own(self) -> str:
         return type(self).__name__
 
     def compute(self, ctx: Any, output: Any, *targets: Value) -> Value:
@@ -49,6 +49,7 @@ class ReducedLoss(Loss):
         raise NotImplementedError
 
     def reduced(self, losses: Value) -> Value:
+        """Losses as `reduction` has them."""
         if self.reduction == "none":
             return losses
         return losses.sum() if self.reduction == "sum" else losses.mean()
@@ -59,7 +60,7 @@ class ReducedLoss(Loss):
     def emit(self, ctx: Any, output: Any, targets: Mapping[str, Value]) -> Value:
         if self.reduction == "none":
             raise VerifyError(
-                f'{self.own}: reduction="none" gives compile no loss to minimise', expected='"mean" or "sum"',
+                f'{self._own}: reduction="none" gives compile no loss to minimise', expected='"mean" or "sum"',
                 hint="nn.LossFunction(lambda out, y: (loss(out, y) * weights).mean(), y=…) reduces it in another way",
             )  # fmt: skip
         return self.reduced(self.compute(ctx, output, *targets.values()))
@@ -70,8 +71,8 @@ class ReducedLoss(Loss):
         ctx = next((v.emitter for v in given if isinstance(v, Value) and v.emitter is not None), None)
         if ctx is None:
             raise VerifyError(
-                f"{self.own} was called without a Value", got=", ".join(type(v).__name__ for v in given) or "nothing",
-                expected="Values of a graph, inside an emit", hint=f"aicf.compile(model, 'train', loss=nn.{self.own}(), …) trains a model",
+                f"{self._own} was called without a Value", got=", ".join(type(v).__name__ for v in given) or "nothing",
+                expected="Values of a graph, inside an emit", hint=f"aicf.compile(model, 'train', loss=nn.{self._own}(), …) trains a model",
             )  # fmt: skip
         return self.reduced(self.compute(ctx, output, *targets))
 
@@ -81,7 +82,7 @@ class ReducedLoss(Loss):
         """The spec of the one tensor that the loss reads."""
         if not isinstance(output, TensorSpec):
             raise VerifyError(
-                f"{self.own} reads one tensor", got=type(output).__name__, hint='result="logits" names one of the model\'s results'
+                f"{self._own} reads one tensor", got=type(output).__name__, hint='result="logits" names one of the model\'s results'
             )  # fmt: skip
         return output
 
@@ -90,7 +91,7 @@ class ReducedLoss(Loss):
         parts = tuple(output.values()) if isinstance(output, Mapping) else output
         if not isinstance(parts, (tuple, list)) or len(parts) != len(names):
             got = f"{len(parts)} results" if isinstance(parts, (tuple, list)) else "one tensor"
-            raise VerifyError(f"{self.own} reads {len(names)} results", expected=", ".join(names), got=got)
+            raise VerifyError(f"{self._own} reads {len(names)} results", expected=", ".join(names), got=got)
         return tuple(parts)
 
 
@@ -132,7 +133,7 @@ class HuberLoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "delta", checks.positive(f"{self.own}: delta", self.delta))
+        object.__setattr__(self, "delta", checks.positive(f"{self._own}: delta", self.delta))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = both(output, target)
@@ -153,7 +154,7 @@ class SmoothL1Loss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "beta", checks.not_negative(f"{self.own}: beta", self.beta))
+        object.__setattr__(self, "beta", checks.not_negative(f"{self._own}: beta", self.beta))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = both(output, target)
@@ -183,7 +184,7 @@ class PoissonNLLLoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "eps", checks.not_negative(f"{self.own}: eps", self.eps))
+        object.__setattr__(self, "eps", checks.not_negative(f"{self._own}: eps", self.eps))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = both(output, target)
@@ -209,7 +210,7 @@ class GaussianNLLLoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "eps", checks.positive(f"{self.own}: eps", self.eps))
+        object.__setattr__(self, "eps", checks.positive(f"{self._own}: eps", self.eps))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         return {self.target: replace(self._pair(output, ("the mean", "the variance"))[0])}
@@ -239,6 +240,7 @@ class KLDivLoss(ReducedLoss):
         return ctx.xlogy(t, t) - t * x
 
     def reduced(self, losses: Value) -> Value:
+        """Losses as `reduction` has them."""
         if self.reduction != "batchmean":
             return super().reduced(losses)
         return losses.sum() * (1 / max(losses.shape[0] if losses.ndim else 1, 1))
@@ -254,11 +256,11 @@ class BCELoss(ReducedLoss):
     weight  an array that broadcasts to the loss, and multiplies it
     """
 
-    weight: Table | None = None
+    weight: WeightTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "weight", table(f"{self.own}: weight", self.weight))
+        object.__setattr__(self, "weight", table(f"{self._own}: weight", self.weight))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         return _times(ctx, ctx.binary_cross_entropy(*both(output, target)), self.weight)
@@ -272,13 +274,13 @@ class BCEWithLogitsLoss(ReducedLoss):
     pos_weight  an array that broadcasts to the loss: what the term of targets that are 1 is multiplied by
     """
 
-    weight: Table | None = None
-    pos_weight: Table | None = None
+    weight: WeightTable | None = None
+    pos_weight: WeightTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("weight", "pos_weight"):
-            object.__setattr__(self, name, table(f"{self.own}: {name}", getattr(self, name)))
+            object.__setattr__(self, name, table(f"{self._own}: {name}", getattr(self, name)))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = both(output, target)
@@ -288,7 +290,7 @@ class BCEWithLogitsLoss(ReducedLoss):
         return _times(ctx, (1 - t) * x + more * ctx.softplus(-x), self.weight)
 
 
-def _times(ctx: Any, losses: Value, weight: Table | None) -> Value:
+def _times(ctx: Any, losses: Value, weight: WeightTable | None) -> Value:
     return losses if weight is None else losses * read_table(ctx, weight, losses.dtype)
 
 
@@ -309,7 +311,7 @@ class HingeLoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "margin", checks.anything(f"{self.own}: margin", self.margin))
+        object.__setattr__(self, "margin", checks.anything(f"{self._own}: margin", self.margin))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = both(output, target)
@@ -324,7 +326,7 @@ class HingeEmbeddingLoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "margin", checks.anything(f"{self.own}: margin", self.margin))
+        object.__setattr__(self, "margin", checks.anything(f"{self._own}: margin", self.margin))
 
     def compute(self, ctx: Any, output: Value, target: Value) -> Value:
         x, t = both(output, target)

@@ -33,7 +33,7 @@ class MarginRankingLoss(_PairLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "margin", checks.anything(f"{self.own}: margin", self.margin))
+        object.__setattr__(self, "margin", checks.anything(f"{self._own}: margin", self.margin))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         first = self._pair(output, _PAIR)[0]
@@ -55,7 +55,7 @@ class CosineEmbeddingLoss(_PairLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "margin", checks.anything(f"{self.own}: margin", self.margin))
+        object.__setattr__(self, "margin", checks.anything(f"{self._own}: margin", self.margin))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         first = self._pair(output, _PAIR)[0]
@@ -81,7 +81,7 @@ class CosineSimilarityLoss(_PairLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "eps", checks.positive(f"{self.own}: eps", self.eps))
+        object.__setattr__(self, "eps", checks.positive(f"{self._own}: eps", self.eps))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         self._pair(output, _PAIR)
@@ -113,7 +113,7 @@ class TripletMarginLoss(_PairLoss):
             ("p", checks.positive),
             ("eps", checks.not_negative),
         ):
-            object.__setattr__(self, name, check(f"{self.own}: {name}", getattr(self, name)))
+            object.__setattr__(self, name, check(f"{self._own}: {name}", getattr(self, name)))
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         self._pair(output, _TRIPLET)

@@ -12,7 +12,7 @@ from ..ir import Value
 from ..types import DType
 
 
-class Table:
+class WeightTable:
     """An array of f64 that equals another of the same bytes: a dataclass with one can be compared, hashed and printed."""
 
     def __init__(self, array: np.ndarray) -> None:
@@ -20,7 +20,7 @@ class Table:
         self.digest = hashlib.blake2s(repr(array.shape).encode() + array.tobytes(), digest_size=8).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and self.digest == other.digest
+        return isinstance(other, WeightTable) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -33,9 +33,9 @@ class Table:
         return self.array
 
 
-def table(name: str, value: Any, rank: int | None = None) -> Table | None:
+def table(name: str, value: Any, rank: int | None = None) -> WeightTable | None:
     """A table of what a constructor was given: numbers in lists, an array of any library; None stays None."""
-    if value is None or isinstance(value, Table):
+    if value is None or isinstance(value, WeightTable):
         return value
     try:
         made = np.array(value, np.float64)
@@ -45,10 +45,10 @@ def table(name: str, value: Any, rank: int | None = None) -> Table | None:
         raise VerifyError(f"{name} has rank {made.ndim}", expected=f"rank {rank}: one number for each class")
     if not np.isfinite(made).all():
         raise VerifyError(f"{name} has a number that is not finite", expected="finite numbers")
-    return Table(made)
+    return WeightTable(made)
 
 
-def read_table(ctx: Any, of: Table, dtype: DType) -> Value:
+def read_table(ctx: Any, of: WeightTable, dtype: DType) -> Value:
     """The table as a constant of a graph, in this type."""
     made: Value = ctx.table(f"loss.{of.digest}.{dtype}", of.array.shape, of, dtype)
     return made
