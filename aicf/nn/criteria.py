@@ -44,8 +44,8 @@ class ReducedLoss(Loss):
     def _own(self) -> str:
         return type(self).__name__
 
-    def compute(self, ctx: Any, output: Any, *targets: Value) -> Value:
-        """The losses before they are reduced, or the reduced loss where that is no plain mean."""
+    def compute(self, *given: Any, **named: Any) -> Value:
+        """(ctx, what it reads, targets): the losses before they are reduced, or the reduced loss where that is no plain mean."""
         raise NotImplementedError
 
     def reduced(self, losses: Value) -> Value:
