@@ -44,3 +44,19 @@ SHAPES = {
     "cut": ((2, 9, 9, 16), (8, 3, 3, 16), {"low": (-1, 1), "high": (0, -2)}),
     "large": ((1, 20, 20, 32), (16, 7, 7, 32), {"low": (3, 3), "high": (3, 3), "strides": (2, 2)}),
 }
+
+# what other kernels take: channels and groups of any number, three axes, zeros between elements, windows that are x as it lies
+COLUMNS, DIRECT = "cuda.convolution_columns.v1", "cuda.convolution_direct.v1"
+FORMS = {
+    **SHAPES,
+    "odd": ((2, 7, 9, 3), (5, 3, 3, 3), {"low": (1, 1), "high": (1, 1)}),
+    "groups": ((2, 5, 6, 8), (12, 3, 3, 4), {"groups": 2, "low": (1, 1), "high": (0, 1)}),
+    "depthwise": ((2, 6, 7, 16), (16, 3, 3, 1), {"groups": 16, "low": (1, 1), "high": (1, 1), "strides": (2, 1)}),
+    "odd depthwise": ((2, 6, 7, 5), (5, 3, 2, 1), {"groups": 5, "low": (1, 1), "high": (1, 1)}),
+    "multiplied": ((2, 6, 7, 3), (6, 3, 2, 1), {"groups": 3}),
+    "three axes": ((2, 4, 5, 6, 3), (4, 2, 3, 2, 3), {"low": (1, 0, 1), "high": (0, 1, 0), "strides": (1, 2, 1)}),
+    "transposed": ((2, 4, 5, 6), (7, 3, 3, 6), {"input_dilation": (2, 3), "low": (2, 1), "high": (1, 2)}),
+    "transposed depthwise": ((1, 4, 5, 6), (6, 3, 3, 1), {"groups": 6, "input_dilation": (2, 1), "low": (2, 1), "high": (1, 2)}),
+    "deep": ((1, 3, 3, 2500), (3, 3, 1, 2500), {}),
+    "wide": ((1, 3, 5, 4), (300, 3, 3, 4), {}),
+}  # fmt: skip
