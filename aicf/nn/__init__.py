@@ -7,6 +7,7 @@ from ..graph.emit.objective import LossFunction
 from . import init, schedules
 from .adaptive import LAMB, Adagrad, Lion, RMSprop
 from .attention import ALiBi, MultiHeadAttention, RoPE, TransformerBlock
+from .batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .blocks import MLP, Residual, Sequential, SwiGLU
 from .class_losses import (
     CrossEntropyLoss,
@@ -16,6 +17,7 @@ from .class_losses import (
     MultiMarginLoss,
     NLLLoss,
 )
+from .convolutions import Conv1d, Conv2d, Conv3d
 from .criteria import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -53,7 +55,22 @@ from .model import Model
 from .muon import Muon
 from .optimizers import SGD, Adam, AdamW, Optimizer
 from .pair_losses import CosineEmbeddingLoss, CosineSimilarityLoss, MarginRankingLoss, TripletMarginLoss
+from .pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
 from .rope_scaling import LinearScaling, Llama3Scaling
+from .shapes import Flatten, Identity
 
 __all__ = [
     "GELU",
@@ -64,19 +81,36 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "BiasAdd",
     "CTCLoss",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
     "CosineEmbeddingLoss",
     "CosineSimilarityLoss",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
+    "Flatten",
     "GaussianNLLLoss",
     "HingeEmbeddingLoss",
     "HingeLoss",
     "HuberLoss",
+    "Identity",
     "KLDivLoss",
     "L1Loss",
     "Layer",
@@ -92,6 +126,9 @@ __all__ = [
     "LossFunction",
     "MSELoss",
     "MarginRankingLoss",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
     "MeanSquaredError",
     "Model",
     "MultiHeadAttention",

@@ -38,9 +38,15 @@ class Layer:
 
     def __repr__(self) -> str:
         shown = ", ".join(
-            f"{k}={v!r}" for k, v in vars(self).items() if isinstance(v, (bool, int, float, str))
+            f"{k}={v!r}"
+            for k, v in vars(self).items()
+            if isinstance(v, (bool, int, float, str)) or _numbers(v)
         )
         return f"{type(self).__name__}({shown})"
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(type(n) is int for n in value)
 
 
 def _layers(name: str, value: Any) -> Iterator[tuple[str, Any]]:

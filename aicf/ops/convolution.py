@@ -82,10 +82,15 @@ def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
     shape = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation)
     made, places = shape.made(x.shape[2:]), prod(w.shape[2:])
     (n, c), o, points, each = x.shape[:2], w.shape[0], prod(made), w.shape[1]
+    beside = (
+        shape.window == shape.strides and set(dilation) == {1} and not any((*low, *high, *shape.interior))
+    )
+    if beside and groups == 1 and places > 1 and 0 not in (n, c, points):
+        return _of_patches(emit, x, w, made)
     seen = tuple(slices(emit, x, shape))
     if groups == c == o > 1:
         return _depthwise(emit, x, seen, emit.reshape(w, shape=(c, places)))
-    columns = emit.concatenate(*seen, axis=1) if len(seen) > 1 else seen[0]
+    columns = _joined(emit, seen)
     rows = emit.transpose(w, perm=(0, *range(2, w.rank), 1)) if places > 1 else w
     if groups == 1:
         matrix = emit.reshape(columns, shape=(n, places * c, points))
@@ -98,6 +103,32 @@ def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
     return emit.reshape(
         emit.transpose(emit.reshape(y, shape=(o, n, points)), perm=(1, 0, 2)), shape=(n, o, *made)
     )
+
+
+def _of_patches(emit, x, w, made):
+    """Windows of several elements that lie beside each other, such as the patches of a vision transformer, are rows of a matrix as they
+    are. What no window reads is cut off."""
+    (n, c), (o, _, *kernel) = x.shape[:2], w.shape
+    whole = (n, c, *[m * k for m, k in zip(made, kernel)])
+    if whole != tuple(x.shape):
+        x = emit.slice(x, start=(0,) * x.rank, limit=whole)
+    apart = emit.reshape(x, shape=(n, c, *[size for pair in zip(made, kernel) for size in pair]))
+    apart = emit.transpose(apart, perm=(0, *range(2, apart.rank, 2), 1, *range(3, apart.rank, 2)))
+    wide = c * prod(kernel)
+    rows = emit.reshape(apart, shape=(n * prod(made), wide))
+    y = emit.gemm(rows, emit.reshape(w, shape=(o, wide)), trans_b=True)
+    return emit.transpose(emit.reshape(y, shape=(n, *made, o)), perm=(0, x.rank - 1, *range(1, x.rank - 1)))
+
+
+MOST_PARTS = 32  # of one concatenation: a kernel has a load for each
+
+
+def _joined(emit, parts):
+    """Beside each other along the channels, of many parts in two steps."""
+    while len(parts) > 1:
+        runs = [parts[n : n + MOST_PARTS] for n in range(0, len(parts), MOST_PARTS)]
+        parts = [emit.concatenate(*run, axis=1) if len(run) > 1 else run[0] for run in runs]
+    return parts[0]
 
 
 def _depthwise(emit, x, seen, w):
@@ -130,6 +161,8 @@ convolution.samples((2, 4, 5, 6), (6, 2, 3, 3), low=(1, 1), high=(1, 1), groups=
 convolution.samples((1, 3, 4), (3, 1, 2), groups=3, low=(-1,), high=(2,))
 convolution.samples((2, 3, 4, 3), (2, 3, 2, 2), input_dilation=(2, 3), low=(1, 1), high=(1, 1))
 convolution.samples((1, 2, 3, 4, 3), (2, 2, 2, 1, 3), strides=(1, 2, 1))
+convolution.samples((2, 3, 5, 7), (4, 3, 2, 3), strides=(2, 3))
+convolution.samples((1, 2, 6, 7), (3, 2, 6, 6))
 convolution.samples((2, 3, 5), (4, 3, 1))
 convolution.samples((0, 3, 5), (4, 3, 2))
 convolution.samples((2, 0, 5), (4, 0, 2))

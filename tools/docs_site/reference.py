@@ -48,6 +48,13 @@ NN = {
          "BiasAdd", "Sequential", "Residual", "MLP", "SwiGLU", "MultiHeadAttention", "ALiBi", "RoPE", "LinearScaling", "Llama3Scaling",
          "TransformerBlock"),
     ),
+    "convolutions": (
+        "Convolutions, pooling, batch norms",
+        "Layers of (N, C, …): a batch, channels, then one to three spatial axes. Names and arguments are PyTorch's; weights have its shapes and names.",
+        ("Conv1d", "Conv2d", "Conv3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d",
+         "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d",
+         "Flatten", "Identity"),
+    ),
     "losses": ("Losses", "A loss is a 0-D value of f32.",
                ("SoftmaxCrossEntropy", "LinearCrossEntropy", "MeanSquaredError", "CrossEntropyLoss", "NLLLoss", "BCEWithLogitsLoss", "BCELoss",
                 "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "LogCoshLoss", "KLDivLoss", "PoissonNLLLoss", "GaussianNLLLoss", "HingeLoss",
@@ -90,7 +97,7 @@ INTERNAL = {
     "ExecPlan",
     "Explanation",
 }  # nobody calls these: their parameters say nothing
-ORDER = ("programs", "layers", "losses", "optimizers", "schedules", "initialisers", "training", "models", "tensors", "devices",
+ORDER = ("programs", "layers", "convolutions", "losses", "optimizers", "schedules", "initialisers", "training", "models", "tensors", "devices",
          "pytorch", "jax", "onnx", "selection", "errors", "commands", "settings", "kernels")  # fmt: skip
 
 

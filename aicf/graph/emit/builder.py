@@ -199,11 +199,11 @@ class Builder:
         self.graph.returned.append(value.vid)
         return value
 
-    def update(self, old: Value, new: Value) -> None:
-        """At the end of a run `new` is the content of the param or state `old`."""
+    def update(self, old: Value, new: Value, again: bool = False) -> None:
+        """At the end of a run `new` is the content of the param or state `old`; of one that has an update already, if `again`."""
         if old.role not in KEPT:
             raise VerifyError(f"{old!r} can't be updated", expected="a param or a state")
-        if old.vid in self.graph.updates:
+        if old.vid in self.graph.updates and not again:
             raise VerifyError(f"{old.name} is updated twice in one step")
         if (old.spec.shape, old.dtype) != (new.spec.shape, new.dtype):
             raise VerifyError(
@@ -376,8 +376,14 @@ class GraphEmitter(Declarations):
             )  # fmt: skip
         return number
 
-    def update(self, old: Value, new: Value) -> None:
-        self.builder.update(old, new)
+    def update(self, old: Value, new: Value, again: bool = False) -> None:
+        """At the end of a run `new` is the content of the param or state `old`. What a layer that may be used twice updates, it updates
+        `again`, from its `latest` value."""
+        self.builder.update(old, new, again)
+
+    def latest(self, kept: Value) -> Value:
+        """What the run has made of a param or state so far: its update, if there is one."""
+        return self.builder.graph.values[self.builder.graph.updates.get(kept.vid, kept.vid)]
 
     def _check_owned(self, value: Any, what: str) -> None:
         """A Value of this graph, not of another emission of the same layers."""
