@@ -27,6 +27,8 @@ class Reference:
 
     def accepts(region):
         yield one_op(region)
+        if schema_of(region.kind).has_body:
+            yield Reject("body", f"{region.kind} does what its body says: by the kernels of that")
         if schema_of(region.kind).reference_fn is None:
             yield Reject(
                 "reference", f"{region.kind} has no reference: write one with @{region.kind}.reference"

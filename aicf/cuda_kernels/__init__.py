@@ -1,6 +1,6 @@
 """CUDA kernels. Importing this package imports no numba.
 
-A folder is a family (attention, gemm, index, maps, rows) or what families are made with (compiler, hopper, ptx, tiles). A variant lies
+A folder is a family (attention, bodies, conv, gemm, index, maps, rows) or what families are made with (compiler, hopper, ptx, tiles). A variant lies
 beside its body: `maps/elementwise.py` says what the kernel takes, costs and launches; `maps/elementwise_body.py` runs on the GPU. Every
 module of every folder is imported but those of `compiler`, so that a new file's variants are found without a list.
 """

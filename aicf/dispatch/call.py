@@ -198,7 +198,7 @@ def _names(schema: OpSchema, inputs: Sequence[Any], outputs: Sequence[Any]) -> l
         return [known[i] if i < len(known) else f"{what} {i}" for i in range(count)]
 
     return named([d.name for d in schema.declared(len(inputs))], len(inputs), "input") + named(
-        schema.results, len(outputs), "output"
+        schema.named_results(len(outputs)), len(outputs), "output"
     )
 
 

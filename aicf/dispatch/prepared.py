@@ -81,7 +81,7 @@ class Prepared:
         self.host, self.starts, self.scratch = host, tuple(starts), scratch
         self.tensors, self.operands = (*operands, *results), len(operands)
         given = schema.declared(len(operands))[: len(operands)]
-        self.names = (*(d.name for d in given), *schema.results[: len(results)])
+        self.names = (*(d.name for d in given), *schema.named_results(len(results))[: len(results)])
         self.pairs = tuple(_pairs(schema, operands, results))
 
     def check_overlap(self, pointers: Sequence[int]) -> None:
@@ -221,13 +221,14 @@ def prepare(
 
 
 def _check_results(schema: OpSchema, inferred: Sequence[TensorSpec], results: Sequence[TensorDesc]) -> None:
-    names = ", ".join(schema.results[: len(inferred)])
+    told = schema.named_results(len(inferred))
+    names = ", ".join(told[: len(inferred)])
     if len(inferred) != len(results):
         raise AicfError(
             f"{schema.name} gives {len(inferred)} results: {names}", expected=f"{len(inferred)} outputs",
             got=str(len(results)),
         )  # fmt: skip
-    for name, want, got in zip(schema.results, inferred, results):
+    for name, want, got in zip(told, inferred, results):
         if (want.shape, want.dtype) != (got.shape, got.dtype):
             spec = TensorSpec(got.shape, got.dtype, got.device)
             raise AicfError(f"{schema.name}: result {name} does not fit", expected=str(want), got=str(spec))
@@ -258,7 +259,9 @@ def _dense(region: RegionSpec) -> RegionSpec:
 def _why_staged(region: RegionSpec, schema: OpSchema) -> Iterator[str]:
     inputs = region.anchor.inputs
     given = [d.name for d, i in zip(schema.declared(len(inputs)), inputs) if i >= 0]
-    for name, t in zip([*given, *schema.results], (*region.operands, *region.results)):
+    for name, t in zip(
+        [*given, *schema.named_results(len(region.results))], (*region.operands, *region.results)
+    ):
         if not t.contiguous:
             yield f"{name} {t} in a dense copy: no kernel takes these strides"
 

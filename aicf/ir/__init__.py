@@ -1,5 +1,6 @@
 """The intermediate representation: pure data. See `graph.py`; `operators.py` has what `x + y` on Values emits."""
 
+from .body import BodyOp, Subgraph, body_of, sketch
 from .graph import (
     EXTERNAL,
     FED,
@@ -20,6 +21,7 @@ __all__ = [
     "EXTERNAL",
     "FED",
     "KEPT",
+    "BodyOp",
     "Check",
     "Emitter",
     "Graph",
@@ -29,5 +31,8 @@ __all__ = [
     "Recognised",
     "Role",
     "StridedView",
+    "Subgraph",
     "Value",
+    "body_of",
+    "sketch",
 ]

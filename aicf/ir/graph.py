@@ -168,6 +168,9 @@ class Graph:
     updates: dict[int, int] = field(default_factory=dict)
     views: dict[int, StridedView] = field(default_factory=dict)
     returned: list[int] = field(default_factory=list)  # vids of the outputs, in their order
+    aligned: dict[int, int] = field(
+        default_factory=dict
+    )  # inputs and outputs that lie at places of less alignment than memory has, in bytes
     recognised: list[Recognised] = field(default_factory=list)
     fixed: frozenset[int] = frozenset()
 

@@ -69,13 +69,17 @@ from .pooling import (
     MaxPool2d,
     MaxPool3d,
 )
+from .recurrent import GRU, LSTM, RNN
 from .rope_scaling import LinearScaling, Llama3Scaling
 from .shapes import Flatten, Identity
 
 __all__ = [
     "GELU",
+    "GRU",
     "LAMB",
+    "LSTM",
     "MLP",
+    "RNN",
     "SGD",
     "ALiBi",
     "Adagrad",

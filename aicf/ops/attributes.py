@@ -1,15 +1,17 @@
 """Attributes: the types they are declared by, what callers may write for them, and what a blob has of them.
 
 A blob has booleans, integers, floats, text and tuples. An element type is in it as its id, a member of an enumeration as its
-value, a shape as a tuple; rules, references and gradient rules get what was declared.
+value, a shape and a body as tuples; rules, references and gradient rules get what was declared.
 """
 
 from __future__ import annotations
 
 import enum
 import inspect
+import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import UnionType
 from typing import Any, get_args
 
@@ -17,12 +19,13 @@ import numpy as np
 
 from .. import near
 from ..errors import AttrError, RegistryError
+from ..ir import Subgraph
 from ..lazy import lazy
 from ..types import DType, Shape
 from . import numbers
 
 ATTR_TYPES: Mapping[str, Any] = {
-    "bool": bool, "int": int, "float": float, "str": str, "tuple": tuple, "Shape": Shape, "DType": DType,
+    "bool": bool, "int": int, "float": float, "str": str, "tuple": tuple, "Shape": Shape, "DType": DType, "Subgraph": Subgraph,
 }  # fmt: skip
 
 
@@ -54,15 +57,17 @@ class AttrDecl:
 
     @lazy
     def named(self) -> bool:
-        """Whether a blob has it by a value or an id."""
-        return self.type is DType or self.is_enum
+        """Whether a blob has it in another form: by a value, an id, a tuple."""
+        return self.type in (DType, Subgraph) or self.is_enum
 
     @property
     def stored(self) -> str:
         """The type that it has in a blob."""
         if self.is_enum:
             return type(_plain(next(iter(self.type)))).__name__
-        return "int" if self.type is DType else "tuple" if self.type is Shape else self.type.__name__
+        return (
+            "int" if self.type is DType else "tuple" if self.type in (Shape, Subgraph) else self.type.__name__
+        )
 
     @property
     def kind(self) -> str:
@@ -99,6 +104,8 @@ def coerced(op: str, decl: AttrDecl, value: Any) -> Any:
     """What a caller, or a blob, gave for an attribute, as its declared type; AttrError if it is none."""
     if type(value) is decl.type and decl.type is not float:
         return value
+    if decl.type is Subgraph:
+        return _body(value)
     if decl.named:
         kind = type(value)
         if kind is not int and kind is not str:
@@ -160,6 +167,16 @@ def _shape(op: str, decl: AttrDecl, value: Any) -> Shape:
     if not isinstance(sizes, (tuple, list)) or not all(map(_is_int, sizes)):
         raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected="a tuple of sizes")
     return tuple(map(int, sizes))
+
+
+@lru_cache(maxsize=1024)
+def _known_body(written: bytes) -> Subgraph:
+    return Subgraph.of(marshal.loads(written))
+
+
+def _body(packed: Any) -> Subgraph:
+    """By its bytes: equal tuples may have 0.0 and -0.0, which are not the same."""
+    return _known_body(marshal.dumps(packed, 2)) if isinstance(packed, tuple) else Subgraph.of(packed)
 
 
 def _is_int(value: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
+from ..ir import Subgraph
 from ..lazy import lazy
 from ..types import AttrPack, DType, OpKind, TensorSpec
 from . import numbers
@@ -177,6 +178,26 @@ class OpSchema:
         """What each of so many operands is held to; of an op that isn't variadic, all that it declares."""
         return each_operand(self.operands, count) if self.variadic else self.operands
 
+    @property
+    def many(self) -> bool:
+        """Whether it has any number of results: it declares them as one, such as `*ys`."""
+        return self.results[-1].startswith("*")
+
+    @lazy
+    def has_body(self) -> bool:
+        """Whether it does what a body says, which is one of its attributes."""
+        return any(a.type is Subgraph for a in self.attrs)
+
+    def named_results(self, count: int) -> tuple[str, ...]:
+        """A name for each of so many results."""
+        return tuple(f"{self.results[-1][1:]}[{n}]" for n in range(count)) if self.many else self.results
+
+    def results_by_parameter(self, results: Sequence[Any]) -> dict[str, Any]:
+        """Results by the names that the op declares: None for one that is not there, a tuple for any number of them."""
+        if self.many:
+            return {self.results[-1][1:]: tuple(results)}
+        return dict(itertools.zip_longest(self.results, results[: len(self.results)]))
+
     def by_parameter(self, operands: Sequence[Any]) -> dict[str, Any]:
         """Operands by the names that the op declares: None for one left out, a tuple for a variadic one."""
         known = {d.name: x for d, x in itertools.zip_longest(self.operands, operands[: len(self.operands)])}
@@ -215,13 +236,16 @@ class OpSchema:
         return function
 
     def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        known = {d.name for d in self.operands} | set(self.results) | {a.name for a in self.attrs}
-        known |= {"d" + name for name in self.results} | {"emit"}
+        """Decorates (emit, …) -> a gradient for each operand, or None. It names what it asks for: operands, results, `d` and a result,
+        attributes; `pull` differentiates what was emitted, for ops with bodies."""
+        results = {name.lstrip("*") for name in self.results}
+        known = {d.name for d in self.operands} | results | {a.name for a in self.attrs}
+        known |= {"d" + name for name in results} | {"emit", "pull"}
         unknown = [p for p in inspect.signature(function).parameters if p not in known]
         if unknown:
             raise RegistryError(
                 f"the gradient rule of {self.name} asks for {', '.join(unknown)}",
-                expected="emit, " + ", ".join(sorted(known - {"emit"})),
+                expected="emit, " + ", ".join(sorted(known - {"emit", "pull"})),
             )
         self.gradient_fn = function
         return function
@@ -369,6 +393,8 @@ class OpSchema:
             if decl.name not in attrs and decl.required:
                 raise AttrError(f"{self.name} needs attribute {decl.name!r}", expected=decl.kind)
             value = coerced(self.name, decl, attrs.get(decl.name, decl.default))
+            if isinstance(value, Subgraph):
+                value = value.packed
             full[decl.name] = 0 if value is None else value  # no element type
         key = _key_of(full)
         if key is None:
@@ -462,7 +488,8 @@ class OpSchema:
     ) -> tuple[np.ndarray, ...]:
         """The reference on NumPy arrays; always a tuple.
 
-        It sees narrower floats as f32, and what it returns is rounded once, to the inferred types. With an f64 array among
+        It sees narrower floats as f32, unless it hands them to a body, and what it returns is rounded once, to the inferred types. With
+        an f64 array among
         the operands the results stay f64: an oracle for every float type.
         """
         if self.reference_fn is None:
@@ -470,7 +497,9 @@ class OpSchema:
         exact = any(a is not None and a.dtype == np.float64 for a in arrays)
         specs = [a if a is None else TensorSpec(a.shape, _spec_dtype(a.dtype)) for a in arrays]
         wide = [
-            a.astype(np.float32) if a is not None and s is not None and s.dtype.compute is not s.dtype else a
+            a.astype(np.float32)
+            if a is not None and s is not None and s.dtype.compute is not s.dtype and not self.has_body
+            else a
             for a, s in zip(arrays, specs)
         ]
         with np.errstate(all="ignore"):
@@ -541,7 +570,8 @@ def register(schema: OpSchema) -> OpSchema:
             hint="choose another name for the new op",
         )
     names = [*(d.name for d in schema.operands), *(a.name for a in schema.attrs)]
-    names += [*schema.results, *(f"d{name}" for name in schema.results), "emit"]
+    results = [name.lstrip("*") for name in schema.results]
+    names += [*results, *(f"d{name}" for name in results), "emit", "pull"]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RegistryError(

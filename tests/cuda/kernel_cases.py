@@ -20,6 +20,7 @@ from aicf.device.spec import preset
 from aicf.ops.constraints import OperandDecl
 from aicf.ops.draw import draw
 from aicf.ops.gemm import round_tf32
+from aicf.ops.scan import drawn
 from aicf.ops.schema import OpSchema, schema_of
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionOp, RegionSpec
@@ -313,6 +314,23 @@ def linear_loss_grad(
     return region("linear_cross_entropy_grad", row, x, weight, desc(row, labels), row, **attrs)
 
 
+def scan(steps: int, batch: int, width: int, dtype: DType = f32, reverse: bool = False) -> RegionSpec:
+    """An LSTM's steps, which show all that they carry."""
+
+    def cell(emit, h, c, x, weight):
+        gates = emit.add(emit.gemm(h, weight, trans_b=True), x)
+        ends = [(batch, (n + 1) * width) for n in range(4)]
+        i, f, g, o = (emit.slice(gates, start=(0, n * width), limit=ends[n], step=(1, 1)) for n in range(4))
+        c = emit.add(emit.mul(emit.sigmoid(f), c), emit.mul(emit.sigmoid(i), emit.tanh(g)))
+        return [h := emit.mul(emit.sigmoid(o), emit.tanh(c)), c, h]
+
+    state, rows, weight = (
+        desc(s, dtype) for s in ((batch, width), (steps, batch, 4 * width), (4 * width, width))
+    )
+    how = {"body": drawn(4, cell), "carried": 2, "stacked": 1, "length": steps, "reverse": reverse}
+    return region("scan", state, state, rows, weight, **how)
+
+
 # One region for each variant, compiled for every architecture.
 FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
@@ -340,6 +358,7 @@ FIRST = [
     Case("cuda.gemv_mma.v1", gemm(12, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), 2e-3),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, precision=Precision.tf32), e)
       for v, e in TF32S.items()),
+    Case("cuda.scan.v1", scan(2, 5, 12)),
     Case(LINEAR_LOSS, linear_loss(300, 1000, 72, f16)),
     Case(LINEAR_LOSS_GRAD, linear_loss_grad(300, 1000, 72, f16), 4e-3),
     Case(LINEAR_LOSS_WGMMA, linear_loss(300, 1000, 72, f16, label_smoothing=0.1)),
@@ -629,6 +648,20 @@ def _linear_losses() -> list[Case]:
     return cases
 
 
+def _scans() -> list[Case]:
+    """No step, one, many; both ways; rows that no vector divides; halves."""
+    sizes = [
+        (0, 3, 4, f32, 1e-5),
+        (1, 3, 4, f32, 1e-5),
+        (7, 3, 5, f32, 1e-5),
+        (3, 64, 128, f16, 4e-3),
+        (5, 1, 3, bf16, 3e-2),
+    ]
+    return [
+        Case("cuda.scan.v1", scan(*size, reverse), near) for *size, near in sizes for reverse in (False, True)
+    ]
+
+
 def sorted_scatters(t: DType) -> list[RegionSpec]:
     """Of one, two and three passes of the sort; rows that all updates are for, of one and of many tiles; odd widths; unaligned."""
     return [
@@ -874,7 +907,8 @@ def _dropouts() -> list[Case]:
 
 
 MORE = (
-    [c for v in GEMMS for c in gemm_cases(v)]
+    +_linear_losses()
+    + _scans()
     # what a half type changes, it changes alike in all tiles
     + [c for v in GEMMS for t, e in HALVES.items() for c in gemm_cases(v, t, e)[:: 1 if "64x64" in v else 5]]
     + [c for v, e in TF32S.items() for c in gemm_cases(v, tolerance=e, precision=Precision.tf32)]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from aicf.graph.emit.autodiff import from_seeds
+from aicf.graph.emit.builder import Builder, GraphEmitter
+from aicf.graph.emit.scan_gradient import scan_gradient
 from aicf.ops.activations import activation_gradient
 from aicf.ops.schema import OpSchema, schema_of
 from aicf.types import DType, TensorSpec
@@ -61,6 +65,13 @@ class NumpyEmitter:
         results = tuple(map(Tensor, schema.call_reference(arrays, packed(schema, arrays, attrs))))
         return results if len(results) > 1 else results[0]
 
+    def more_results(self, made, operands, **attrs):
+        """Of an op that has no place in a graph: it is computed again."""
+        return self.op("scan", *operands, **attrs)
+
+    def scan_gradient(self, pull, xs, ys, dys, **attrs):
+        return scan_gradient(self, self.tracer, pull, xs, ys, dys, **attrs)
+
     def constant(self, value: float, dtype: DType = DType.f32) -> Tensor:
         return Tensor(np.asarray(value, dtype.numpy))
 
@@ -79,10 +90,11 @@ def call_gradient(
         **schema.values(attrs),
         **schema.by_parameter(given),
     }
-    for i, result in enumerate(schema.results):
-        known[result] = Tensor(results[i]) if i < len(results) else None
-        given = cotangents[i] if i < len(cotangents) else None
-        known["d" + result] = None if given is None else Tensor(given)
+    known.update(schema.results_by_parameter([Tensor(y) for y in results]))
+    given = [None if dy is None else Tensor(dy) for dy in cotangents]
+    known.update(("d" + result, dy) for result, dy in schema.results_by_parameter(given).items())
+    tracer = GraphEmitter(Builder(), "cpu")
+    known["emit"].tracer, known["pull"] = tracer, partial(from_seeds, tracer)
     wanted = {p: known[p] for p in inspect.signature(schema.gradient_fn).parameters}
     grads = schema.gradient_fn(**wanted)
     grads = grads if isinstance(grads, tuple) else (grads,)

@@ -45,7 +45,7 @@ NN = {
         "Layers and models",
         "Each layer's docstring has the shapes of what it takes and makes. A size is a number of elements along the last axis.",
         ("Model", "Layer", "Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "Dropout",
-         "BiasAdd", "Sequential", "Residual", "MLP", "SwiGLU", "MultiHeadAttention", "ALiBi", "RoPE", "LinearScaling", "Llama3Scaling",
+         "BiasAdd", "LSTM", "GRU", "RNN", "Sequential", "Residual", "MLP", "SwiGLU", "MultiHeadAttention", "ALiBi", "RoPE", "LinearScaling", "Llama3Scaling",
          "TransformerBlock"),
     ),
     "convolutions": (

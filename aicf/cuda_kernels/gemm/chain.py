@@ -102,8 +102,13 @@ class Chain:
     def run(self, region: RegionSpec, ins: Sequence[Place], outs: Sequence[Place]) -> None:
         """The best kernel for a region; nothing if it has no results."""
         if any(t.numel for t in region.results):
-            variant, us = _chosen(region, self.device)
-            self.steps.append(_Step(variant.name, us, None, variant, region, tuple(ins), tuple(outs)))
+            self.add(*_chosen(region, self.device), region, ins, outs)
+
+    def add(
+        self, variant: KernelVariant, us: float, region: RegionSpec, ins: Sequence[Place], outs: Sequence[Place]
+    ) -> None:  # fmt: skip
+        """A kernel that was chosen for a region, which takes so long."""
+        self.steps.append(_Step(variant.name, us, None, variant, region, tuple(ins), tuple(outs)))
 
     def launch(self, launch: Launch, cost: Cost) -> None:
         """A kernel of the chain's own."""

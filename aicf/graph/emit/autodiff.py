@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ...errors import RegistryError, TypeInferenceError
@@ -37,6 +37,18 @@ def pulled_back(
     emit: GraphEmitter, y: Value, dy: Value | None, wrt: Sequence[Value], copies: Sequence[tuple[Value, Value]] = ()
 ) -> list[Value]:  # fmt: skip
     """d sum(y * dy) / d w for each w, where dy is of y's shape and type; 1 if it is None. The rest as for `gradients`."""
+    seed = emit.constant(1.0, y.dtype) if dy is None else dy
+    found = from_seeds(emit, [(y, seed)], wrt, copies)
+    return [
+        emit.fill(shape=w.shape, value=0.0, dtype=w.dtype) if grad is None else grad
+        for w, grad in zip(wrt, found)
+    ]
+
+
+def from_seeds(
+    emit: GraphEmitter, seeds: Sequence[tuple[Value, Value]], wrt: Sequence[Value], copies: Sequence[tuple[Value, Value]] = ()
+) -> list[Value | None]:  # fmt: skip
+    """The same of the sum over several y, each with its dy; None for a value that none of them depends on."""
     graph = emit.builder.graph
     ops = list(graph.ops)
     reached = {w.vid for w in (*wrt, *(copy for copy, _ in copies))}
@@ -45,8 +57,9 @@ def pulled_back(
             reached.update(op.outputs)
     grads: dict[int, Value] = {}
     parts: dict[int, list[Value]] = {}  # gradients of a value's slices, each within zeros
-    if y.vid in reached:
-        grads[y.vid] = emit.constant(1.0, y.dtype) if dy is None else dy
+    for y, dy in seeds:
+        if y.vid in reached:
+            _add(emit, grads, y.vid, dy)
     waiting = _by_first_reader(ops, copies)
     for op in reversed(ops):
         for vid in parts.keys() & set(op.outputs):
@@ -67,9 +80,7 @@ def pulled_back(
                 _add(emit, grads, w.vid, emit.convert(grads[copy.vid], dtype=w.dtype))
     for vid, padded in parts.items():
         _join(emit, grads, vid, padded)
-    return [
-        grads[w.vid] if w.vid in grads else emit.fill(shape=w.shape, value=0.0, dtype=w.dtype) for w in wrt
-    ]
+    return [grads.get(w.vid) for w in wrt]
 
 
 def _by_first_reader(
@@ -135,11 +146,11 @@ def _rule(emit: GraphEmitter, op: Op, grads: dict[int, Value]) -> tuple[Value | 
             hint=f"register one: @{op.kind}.gradient, see docs/add-an-op.md",
         )
     operands = [values[vid] if vid >= 0 else None for vid in op.inputs]
-    known: dict[str, object] = {"emit": emit, **op.attrs, **schema.by_parameter(operands)}
-    for n, result in enumerate(schema.results):
-        vid = op.outputs[n] if n < len(op.outputs) else -1
-        known[result] = values[vid] if vid >= 0 else None
-        known["d" + result] = grads.get(vid)
+    pull = partial(from_seeds, emit)
+    known: dict[str, object] = {"emit": emit, "pull": pull, **op.attrs, **schema.by_parameter(operands)}
+    known.update(schema.results_by_parameter([values[vid] for vid in op.outputs]))
+    cotangents = schema.results_by_parameter([grads.get(vid) for vid in op.outputs])
+    known.update(("d" + result, grad) for result, grad in cotangents.items())
     got = schema.gradient_fn(**{name: known[name] for name in _parameters(schema.gradient_fn)})
     got = got if isinstance(got, tuple) else (got,)
     if len(got) != len(operands):

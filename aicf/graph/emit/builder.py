@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,9 @@ from ...ir import KEPT, Check, Graph, Initializer, Op, Role, Value
 from ...ops import agreement, numbers
 from ...ops.constraints import RANDOM
 from ...ops.schema import OpSchema, Valid, schema_of
-from ...types import DType, Precision, TensorSpec, bool_, f32, i64
+from ...types import AttrPack, DType, Precision, TensorSpec, bool_, f32, i64
 from .declare import Constant, Declarations
+from .loops import Loops
 from .policy import PRESETS, Policy
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
@@ -161,6 +162,19 @@ class Builder:
         self.graph.ops.append(op)
         return outputs
 
+    def extended(self, op: Op, specs: Sequence[TensorSpec], pack: AttrPack) -> tuple[Value, ...]:
+        """More results of an op that is there, which has these attributes now; the results, old and new."""
+        schema = schema_of(op.kind)
+        made = [
+            self.value(f"{op.kind}.{len(self.graph.values)}", spec, Role.tmp)
+            for spec in specs[len(op.outputs) :]
+        ]
+        for value in made:
+            value.producer = op
+        op.outputs += tuple(v.vid for v in made)
+        op.attrs, op.attr_blob = schema.values(pack), pack.blob
+        return tuple(self.graph.values[vid] for vid in op.outputs)
+
     @contextmanager
     def because_of(self, op: Op) -> Iterator[None]:
         """What is emitted inside, such as its gradient, comes from where the op does."""
@@ -212,7 +226,7 @@ class Builder:
         self.graph.updates[old.vid] = new.vid
 
 
-class GraphEmitter(Declarations):
+class GraphEmitter(Loops, Declarations):
     """`emit.relu(x)`, `emit.gemm(a, b, bias=c, trans_b=True)`: any registered op by its name.
 
     Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.
@@ -321,7 +335,7 @@ class GraphEmitter(Declarations):
             kind, tuple(given), specs, values_of, alias, (schema.kind.id, schema.attr_schema, pack.blob)
         )
         outs = outs[: schema.public or None]
-        return outs if len(schema.results) > 1 and len(outs) > 1 else outs[0]
+        return outs if schema.many or (len(schema.results) > 1 and len(outs) > 1) else outs[0]
 
     def _with_constants(self, schema: OpSchema, values: list[Any]) -> list[Value | None]:
         """Numbers as constants: of the other operands' type, or of the only one that their own operand may have."""

@@ -59,7 +59,7 @@ def _verify_types(graph: Graph, op: Op) -> None:
     schema = schema_of(op.kind)
     inferred = schema.infer([graph.values[v] if v >= 0 else None for v in op.inputs], op.attrs)
     given = [graph.values[v].spec for v in op.outputs]
-    for name, want, got in zip(schema.results, inferred, given):
+    for name, want, got in zip(schema.named_results(len(given)), inferred, given):
         if not compatible(want, got):
             raise VerifyError(f"{op}: {name} is not what infer says", where=op.where, expected=want, got=got)
 

@@ -9,7 +9,7 @@ steps are such, however many parameters there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...ir import Graph, LoweredOp, Role
@@ -62,7 +62,9 @@ class OpSchedule:
             schedule.dense.append(dense[value.spec])
         schedule.descs = list(schedule.dense)
         for vid, view in graph.views.items():
-            schedule.descs[vid] = desc_of(graph.values[vid], view)
+            schedule.descs[vid] = desc_of(graph.values[vid], view, graph.aligned.get(view.base, 256))
+        for vid, alignment in graph.aligned.items():
+            schedule.dense[vid] = schedule.descs[vid] = replace(schedule.descs[vid], alignment=alignment)
         schedule.beside = _ends_beside(schedule)
         return schedule
 

@@ -48,11 +48,11 @@ def _may_share(op: LoweredOp) -> bool:
     return any(how != "must" for _, how in op.constraints.get("alias", {}).values())
 
 
-def desc_of(value: Value, view: StridedView | None) -> TensorDesc:
-    """A value as kernels find it."""
+def desc_of(value: Value, view: StridedView | None, aligned: int = 256) -> TensorDesc:
+    """A value as kernels find it, in memory that is aligned to so many bytes."""
     if view is None:
-        return TensorDesc.dense(value.spec)
-    alignment = pointer_alignment(view.start * value.dtype.itemsize)
+        return TensorDesc.dense(value.spec, aligned)
+    alignment = min(aligned, pointer_alignment(view.start * value.dtype.itemsize))
     return TensorDesc(value.dtype, value.shape, view.stride, value.spec.device, alignment)
 
 
@@ -111,7 +111,7 @@ class _Moves:
     """
 
     def __init__(self, ops: Sequence[LoweredOp], graph: Graph, takers: set[int], barred: set[int]) -> None:
-        self.ops, self.values, self.takers = ops, graph.values, takers
+        self.ops, self.values, self.aligned, self.takers = ops, graph.values, graph.aligned, takers
         self.maker = {vid: i for i, op in enumerate(ops) for vid in op.out_vids}
         self.readers: dict[int, list[int]] = defaultdict(list)
         for i, op in enumerate(ops):
@@ -128,6 +128,10 @@ class _Moves:
         self.views: dict[int, StridedView] = {}
         self.idle, self.unsaid = set[int](), set[int]()
         self._lay_out()
+
+    def desc(self, vid: int, view: StridedView | None) -> TensorDesc:
+        """A value as kernels find it."""
+        return desc_of(self.values[vid], view, self.aligned.get(vid if view is None else view.base, 256))
 
     def _free(self, vids: Sequence[int]) -> bool:
         """Whether these are values of the run's own that nothing writes over."""
@@ -244,8 +248,8 @@ def _refused(moves: _Moves, n: int, selector: Selector) -> set[int]:
 def _us(moves: _Moves, n: int, views: Mapping[int, StridedView], selector: Selector) -> float | None:
     """What the best kernel of op n takes with these views; None if none takes them."""
     op = moves.ops[n]
-    ins = [None if v < 0 else desc_of(moves.values[v], views.get(v)) for v in op.in_vids]
-    outs = [desc_of(moves.values[v], views.get(v)) for v in op.out_vids]
+    ins = [None if v < 0 else moves.desc(v, views.get(v)) for v in op.in_vids]
+    outs = [moves.desc(v, views.get(v)) for v in op.out_vids]
     region = RegionSpec.single(op.kind, op.attrs, ins, outs)
     found = selector.alone(replace(region, strict=selector.strict))
     return found.us if found else None

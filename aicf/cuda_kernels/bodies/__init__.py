@@ -1,0 +1,1 @@
+"""Ops with bodies: the launches of their bodies' kernels."""

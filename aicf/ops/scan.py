@@ -1,0 +1,155 @@
+"""scan: a body done step after step, each going on with what the one before it made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import AttrError, RegistryError, TypeInferenceError
+from ..ir import Subgraph, sketch
+from ..types import AttrPack, TensorSpec
+from .schema import AnyOwn, op, require, schema_of
+
+
+@op("scan", results=("*ys",))
+def scan(*xs: AnyOwn, body: Subgraph, carried: int, stacked: int, length: int, reverse: bool = False):
+    """Steps of a body. The first `carried` operands are what the first step begins with; each step makes what the next one begins with.
+    Of the next `stacked` operands step t has row t: their first axis is that of the steps. All others are the same in every step.
+
+    The body takes these in this order, and returns what the next step begins with, and then rows of results. The results are what
+    the last step has made for the next one, and the other results of all steps, stacked along a new first axis. With `reverse` the
+    steps go from the last row to the first.
+
+    C1  length, carried and stacked are 0 or more, and there are as many operands
+    C2  the body takes as many operands as the op
+    C3  each stacked operand has `length` rows along its first axis
+    C4  the body's ops take what they are given
+    C5  the body returns what is carried, and something at all
+    C6  what is carried keeps its type from step to step   (as StableHLO while C3)
+    """
+    for name, value in (("length", length), ("carried", carried), ("stacked", stacked)):
+        require(value >= 0, "C1", f"{name} is {value}")
+    require(
+        carried + stacked <= len(xs), "C1", f"{carried} carried and {stacked} stacked operands of {len(xs)}"
+    )
+    require(body.takes == len(xs), "C2", f"the body takes {body.takes} operands and the op has {len(xs)}")
+    for n, x in enumerate(xs[carried : carried + stacked]):
+        rows = x.shape[0] if x.rank else "no"
+        require(
+            x.rank > 0 and rows == length,
+            "C3",
+            f"xs[{carried + n}] has {rows} rows along its first axis, of {length} steps",
+        )
+    made = _made(body, rows_of(xs, carried, stacked))
+    require(
+        len(made) >= max(carried, 1), "C5", f"the body returns {len(made)} values, and {carried} are carried"
+    )
+    for n, (x, y) in enumerate(zip(xs[:carried], made)):
+        require(
+            (x.shape, x.dtype) == (y.shape, y.dtype), "C6", f"xs[{n}] is {x}, and the body makes {y} of it"
+        )
+    return (*xs[:carried], *(replace(y, shape=(length, *y.shape)) for y in made[carried:]))
+
+
+def rows_of(xs: Sequence[TensorSpec], carried: int, stacked: int) -> tuple[TensorSpec, ...]:
+    """The types that a step has its operands in."""
+    end = carried + stacked
+    return (*xs[:carried], *(replace(x, shape=x.shape[1:]) for x in xs[carried:end]), *xs[end:])
+
+
+def _made(body: Subgraph, operands: tuple[TensorSpec, ...]) -> list[TensorSpec]:
+    try:
+        types = types_of(body, operands)
+    except (TypeInferenceError, AttrError, RegistryError) as error:
+        require(False, "C4", "in the body " + "; ".join([error.what, *error.details]))
+        raise AssertionError from error
+    return [types[value] for value in body.results]
+
+
+@lru_cache(maxsize=1024)
+def types_of(body: Subgraph, operands: tuple[TensorSpec, ...]) -> dict[int, TensorSpec]:
+    """The types of all values of a body that is given operands of these types; TypeInferenceError where an op refuses its own."""
+    known = dict(enumerate(operands))
+    device = operands[0].device if operands else "cpu"
+    for step in body.ops:
+        given = [known[value] if value >= 0 else None for value in step.inputs]
+        made = schema_of(step.kind).infer(given, step.attrs, device)
+        if len(made) != len(step.outputs):
+            raise AttrError(f"{step.kind} has {len(made)} results", got=repr(step))
+        known.update(zip(step.outputs, made))
+    return known
+
+
+def results_of(body: Subgraph, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What a body returns, by its ops' references."""
+    known = dict(enumerate(operands))
+    for step in body.ops:
+        given = [known[value] if value >= 0 else None for value in step.inputs]
+        known.update(zip(step.outputs, schema_of(step.kind).call_reference(given, step.attrs)))
+    return [known[value] for value in body.results]
+
+
+@scan.reference
+def _(*xs, body, carried, stacked, length, reverse):
+    carry, rows, same = list(xs[:carried]), xs[carried : carried + stacked], xs[carried + stacked :]
+    made: list[Any] = [None] * length
+    for t in reversed(range(length)) if reverse else range(length):
+        results = results_of(body, [*carry, *(x[t] for x in rows), *same])
+        carry, made[t] = results[:carried], results[carried:]
+    if length:
+        return (*carry, *map(np.stack, zip(*made)))
+    exact = any(x.dtype == np.float64 for x in xs)
+    specs = rows_of(
+        [TensorSpec(x.shape, "f32" if x.dtype == np.float64 else x.dtype) for x in xs], carried, stacked
+    )
+    empty = [(0, *y.shape) for y in _made(body, specs)[carried:]]
+    kinds = [
+        np.dtype("f8") if exact and y.dtype.kind == "float" else y.dtype.numpy
+        for y in _made(body, specs)[carried:]
+    ]
+    return (*carry, *(np.empty(shape, kind) for shape, kind in zip(empty, kinds)))
+
+
+@scan.counts
+def _(*xs, body, carried, stacked, length, reverse):
+    types, total = types_of(body, rows_of(xs, carried, stacked)), 0
+    for step in body.ops:
+        schema, given = schema_of(step.kind), [types[v] if v >= 0 else None for v in step.inputs]
+        counted = schema.count_fn and schema.count_fn(*given, **schema.values(step.attrs))
+        total += counted or schema.flops * max(types[v].numel for v in step.outputs)
+    return total * length
+
+
+@scan.gradient
+def _(emit, pull, xs, ys, dys, body, carried, stacked, length, reverse):
+    """A scan backward, over what each step began with: see graph/emit/scan_gradient.py."""
+    return emit.scan_gradient(
+        pull, xs, ys, dys, body=body, carried=carried, stacked=stacked, length=length, reverse=reverse
+    )
+
+
+def _pack(kind: str, attrs: dict[str, Any]) -> AttrPack:
+    return schema_of(kind).pack(attrs)
+
+
+def drawn(takes: int, function: Any) -> Subgraph:
+    """A body by hand, for samples and tests: `function(emit, *operands)` returns a list of its results."""
+    return sketch(takes, function, _pack)
+
+
+# what any element type has: a step hands on what it was given, unless that is what it began with
+_SHIFT = drawn(
+    3,
+    lambda emit, before, x, same: [
+        emit.select(emit.equal(x, before), same, x),
+        before,
+        emit.select(emit.equal(x, same), x, before),
+    ],
+)
+scan.samples((2, 3), (4, 2, 3), (2, 3), body=_SHIFT, carried=1, stacked=1, length=4)
+scan.samples((3,), (5, 3), (3,), body=_SHIFT, carried=1, stacked=1, length=5, reverse=True)
+scan.samples((2,), (0, 2), (2,), body=_SHIFT, carried=1, stacked=1, length=0)
