@@ -907,8 +907,7 @@ def _dropouts() -> list[Case]:
 
 
 MORE = (
-    +_linear_losses()
-    + _scans()
+    [c for v in GEMMS for c in gemm_cases(v)]
     # what a half type changes, it changes alike in all tiles
     + [c for v in GEMMS for t, e in HALVES.items() for c in gemm_cases(v, t, e)[:: 1 if "64x64" in v else 5]]
     + [c for v, e in TF32S.items() for c in gemm_cases(v, tolerance=e, precision=Precision.tf32)]
@@ -919,6 +918,7 @@ MORE = (
     + _places()
     + _losses()
     + _linear_losses()
+    + _scans()
     + _indexing()
     + _rows()
     + _attentions()
