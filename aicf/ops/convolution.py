@@ -220,59 +220,11 @@ def _(x, w, strides, low, high, dilation, input_dilation, groups):
 
 @convolution_channels_last.gradient
 def _(emit, dy, x, w, strides, low, high, dilation, input_dilation, groups):
-    """dx: of dy, spread by the strides, with the kernel turned around; dw: of x, where dy is the kernel and the batch is added up."""
-    if 0 in dy.shape or 0 in x.shape:
-        return tuple(emit.fill(shape=t.shape, value=0.0, dtype=t.dtype) for t in (x, w))
-    spans = [(n - 1) * apart for n, apart in zip(w.shape[1:-1], dilation)]
-    width, made = (
-        [(n - 1) * apart + 1 for n, apart in zip(of.shape[1:-1], steps)]
-        for of, steps in ((x, input_dilation), (dy, strides))
-    )
-    sizes = list(zip(spans, low, width, made))
-    dx = emit.convolution_channels_last(
-        dy, emit.reverse(_turned(emit, w, groups), dims=tuple(range(1, x.rank - 1))),
-        strides=input_dilation, dilation=dilation, input_dilation=strides, groups=groups,
-        low=tuple(span - before for span, before, _, _ in sizes), high=tuple(n + before - m for _, before, n, m in sizes),
-    )  # fmt: skip
-    behind = tuple(span + m - n - before for span, before, n, m in sizes)
-    windows = {
-        "strides": dilation,
-        "dilation": strides,
-        "input_dilation": input_dilation,
-        "low": low,
-        "high": behind,
-    }
-    parts = [
-        emit.convolution_channels_last(
-            *[_batch_last(emit, _group(emit, t, n, groups)) for t in (x, dy)], **windows
-        )
-        for n in range(groups)
-    ]
-    dw = emit.concatenate(*parts, axis=-1) if groups > 1 else parts[0]
-    return dx, _batch_last(emit, dw)
-
-
-def _turned(emit, w, groups: int):
-    """(O, …, C / groups) as (C, …, O / groups)."""
-    if groups == 1:
-        return _batch_last(emit, w)
-    o, *places, each = w.shape
-    apart = emit.reshape(w, shape=(groups, o // groups, *places, each))
-    turned = emit.transpose(apart, perm=(0, apart.rank - 1, *range(2, apart.rank - 1), 1))
-    return emit.reshape(turned, shape=(groups * each, *places, o // groups))
-
-
-def _batch_last(emit, x):
-    return emit.transpose(x, perm=(x.rank - 1, *range(1, x.rank - 1), 0))
-
-
-def _group(emit, x, n: int, groups: int):
-    """Of its channels, those of one group."""
-    if groups == 1:
-        return x
-    *others, channels = x.shape
-    each, zeros = channels // groups, (0,) * len(others)
-    return emit.slice(x, start=(*zeros, n * each), limit=(*others, (n + 1) * each))
+    attrs = {
+        "strides": strides, "low": low, "high": high, "dilation": dilation, "input_dilation": input_dilation, "groups": groups,
+    }  # fmt: skip
+    dx = emit.convolution_data_gradient_channels_last(dy, w, sizes=x.shape[1:-1], **attrs)
+    return dx, emit.convolution_weight_gradient_channels_last(x, dy, kernel=w.shape[1:-1], **attrs)
 
 
 for _case in convolution.sample_specs:  # the same, with their channels last

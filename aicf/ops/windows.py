@@ -49,11 +49,32 @@ def windows_of(window, strides=(), dilation=(), low=(), high=(), input_dilation=
     return Windows(window, strides or ones, dilation or ones, low or zeros, high or zeros, interior)
 
 
+def transposed_windows(window: tuple, sizes: tuple, made: tuple, attrs) -> Windows:
+    """The windows over what a convolution made, with its kernel's places in reverse, that give the gradient of what it slid over, of such sizes."""
+    strides, dilation, low, input_dilation = (
+        tuple(attrs[name]) for name in ("strides", "dilation", "low", "input_dilation")
+    )
+    spans = [(n - 1) * apart for n, apart in zip(window, dilation)]
+    wide = [max(n - 1, 0) * step + 1 for n, step in zip(sizes, input_dilation)]
+    spread = [max(n - 1, 0) * step + 1 for n, step in zip(made, strides)]
+    before = tuple([span - n for span, n in zip(spans, low)])
+    behind = tuple([n + start - m for n, start, m in zip(wide, low, spread)])
+    return windows_of(window, input_dilation, dilation, before, behind, strides)
+
+
 def check_windows(
-    x: TensorSpec, of_steps: dict[str, tuple], of_amounts: dict[str, tuple], layout: str = "(N, C, …)"
+    x: TensorSpec,
+    of_steps: dict[str, tuple],
+    of_amounts: dict[str, tuple],
+    layout: str = "(N, C, …)",
+    called: str = "x",
 ) -> None:
     """C1 to C3, of all that slides."""
-    require(3 <= x.rank <= 5, "C1", f"x has rank {x.rank}, expected {layout} with one to three spatial axes")
+    require(
+        3 <= x.rank <= 5,
+        "C1",
+        f"{called} has rank {x.rank}, expected {layout} with one to three spatial axes",
+    )
     axes = x.rank - 2
     for name, entries in of_steps.items():
         require(

@@ -19,7 +19,7 @@ from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import OpSchema, schema_of
 from ..types import OpKind, TensorDesc
-from .outline import ConvolutionOutline, CoreOutline, Factor, GemmOutline
+from .outline import ConvolutionOutline, CoreOutline, DataGradientOutline, Factor, GemmOutline
 from .program import CoreOp, Reduction
 from .region import RegionOp
 from .rows import OVER_ROWS, REDUCE
@@ -115,6 +115,11 @@ def _convolution(op: RegionOp, tensors: Tensors, places: Places, leaving: Leavin
     return ConvolutionOutline(op.outputs[0], x, w, op.attrs)
 
 
+def _data_gradient(op: RegionOp, tensors: Tensors, places: Places, leaving: Leaving) -> DataGradientOutline:
+    dy, w = (Factor(*factor) for factor in zip(op.inputs, places))
+    return DataGradientOutline(op.outputs[0], dy, w, op.attrs)
+
+
 def sums_columns(op: RegionOp, tensors: Tensors) -> bool:
     """Whether an op adds up floats along all axes but the last, and there are some: of none, sums are zeros, which no tile of a
     product is there to write."""
@@ -127,5 +132,10 @@ def sums_columns(op: RegionOp, tensors: Tensors) -> bool:
 
 declare(Core("gemm", epilogue=True, epilogue_reduction=sums_columns, said="the product", outline=_gemm))
 declare(Core("convolution", epilogue=True, said="the convolution", outline=_convolution))
+declare(
+    Core(
+        "convolution_data_gradient", epilogue=True, said="the convolution's gradient", outline=_data_gradient
+    )
+)
 declare(Core(REDUCE, prologue=0, epilogue=True, reduces=True, outline=reduction))
 declare(Core(OVER_ROWS, prologue=0, epilogue=True, reduces=True, wide=True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from ..ops.windows import windows_of
+from ..ops.windows import transposed_windows, windows_of
 from ..types import AttrPack, DType, Precision, TensorDesc, i64, numel, row_major
 from .factors import Groups, around_gemm, around_reduction
 from .index_map import Coordinate, IndexMap
@@ -191,7 +191,28 @@ class ConvolutionOutline(NamedTuple):
         )  # fmt: skip
 
 
-CoreOutline = GemmOutline | ConvolutionOutline | Reduction | CoreOp
+class DataGradientOutline(NamedTuple):
+    """A convolution's gradient, channels last: the matrix of windows over dy that reach each element of x, times the kernel with its places in
+    reverse. `windows` are those over dy; of a strided convolution they have dy spread."""
+
+    result: int
+    dy: Factor
+    w: Factor
+    attrs: AttrPack
+
+    def gemm(self, tensors: Sequence[TensorDesc]) -> Gemm:
+        (*batch, m, n), w, dy = tensors[self.result].shape, tensors[self.w.tensor], tensors[self.dy.tensor]
+        assert self.dy.position is not None and self.w.position is not None
+        kernel, k = w.shape[1:-1], numel(w.shape[:-1])
+        *outer, _ = row_major((*batch, m, k))
+        return Gemm(
+            m, n, k, tuple(batch), self.dy.position, self.w.position, None, (*outer, 1), (*(0 for _ in batch), n, 1),
+            (0,) * (len(batch) + 2), 1.0, 1.0, False, False, dy.dtype, dy.dtype, Precision.exact,
+            transposed_windows(kernel, tuple(self.attrs["sizes"]), dy.shape[1:-1], self.attrs),
+        )  # fmt: skip
+
+
+CoreOutline = GemmOutline | ConvolutionOutline | DataGradientOutline | Reduction | CoreOp
 
 
 class Outline(NamedTuple):
@@ -203,7 +224,7 @@ class Outline(NamedTuple):
     def program(self, region: RegionSpec) -> RegionProgram | Reject:
         tensors, core = region.tensors, self.core
         after = self.after.map(tensors)
-        if not isinstance(core, GemmOutline | ConvolutionOutline):
+        if not isinstance(core, GemmOutline | ConvolutionOutline | DataGradientOutline):
             before = self.before.map(tensors) if self.before else None
             split = self.after.factors or (self.before and self.before.factors)
             if core is None or not split:
