@@ -18,6 +18,7 @@ from .dispatch import default_registry, op_call
 from .errors import AicfError
 from .frontends import import_frontend
 from .generation import Generator, generate
+from .graph import composed as _composed  # noqa: F401  (what op_call makes of ops without a kernel of their own)
 from .graph.compile import compile, explain_for, tune_for
 from .graph.emit.policy import LossScale, Policy
 from .graph.over import explain_over

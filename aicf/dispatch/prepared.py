@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -173,6 +173,11 @@ def _in_place(schema: OpSchema, result: int, operand: int, y: TensorDesc, x: Ten
     return layout and (ELEMENTWISE in schema.traits or schema.alias.get(result, (None,))[0] == operand)
 
 
+# An op that no kernel takes, of which a graph is made: (schema, attributes, operands, results, runtime) -> the answer, or None.
+# `graph/composed.py` sets it, since what compiles graphs stands above what calls single ops.
+Compose = Callable[[OpSchema, Mapping[str, Any], Descs, Sequence[TensorDesc], Runtime], "Prepared | None"]
+compose: Compose | None = None
+
 # --- preparing --------------------------------------------------------------------------------------------------------
 
 
@@ -192,12 +197,17 @@ def prepare(
         selection = select(region, runtime.spec, registry)
     except NoKernelError as error:
         dense = _dense(region)
-        if runtime.kind == "cpu" or dense == region:
+        if runtime.kind == "cpu":
             raise
         try:
             selection = select(dense, runtime.spec, registry)
         except NoKernelError:
-            raise error from None
+            made = (
+                compose(schema, attrs, operands, results, runtime) if compose and schema.instead_fn else None
+            )
+            if made is None:
+                raise error from None
+            return made
         staged = tuple(_why_staged(region, schema))
         selection = StagedSelection(
             dense,
@@ -215,7 +225,7 @@ def prepare(
         built = blame.built(variant, region, runtime.spec)
         assert isinstance(built, HostCall), variant.id
         return Prepared(schema, selection, operands, results, ordinal, built)
-    builder = _StartBuilder(runtime, registry, len(operands) + len(results))
+    builder = StartBuilder(runtime, registry, len(operands) + len(results))
     builder.run(region, selection, _places(operands, results))
     return Prepared(schema, selection, operands, results, ordinal, None, builder.starts, builder.scratch)
 
@@ -266,7 +276,7 @@ def _why_staged(region: RegionSpec, schema: OpSchema) -> Iterator[str]:
             yield f"{name} {t} in a dense copy: no kernel takes these strides"
 
 
-class _StartBuilder:
+class StartBuilder:
     """Collects the launches of a call and lays out its scratch memory."""
 
     def __init__(self, runtime: Runtime, registry: KernelRegistry, scratch_pointer: int) -> None:

@@ -94,8 +94,13 @@ def _network(emit, keys, up: bool):
 
 def _order(emit, x, axis, descending, count):
     """Where the first `count` elements in order are; None where a graph has the op itself."""
-    if emit.device != "cuda" or x.dtype not in NARROW or 0 in x.shape:
+    if emit.device != "cuda" or x.dtype not in (*NARROW, i64):
         return None
+    if 0 in x.shape:
+        shape = tuple([count if a == axis else n for a, n in enumerate(x.shape)])
+        return emit.fill(shape=shape, value=0.0, dtype=i64)
+    if x.dtype is i64:
+        return _order_by_halves(emit, x, axis, descending, count)
     last = (*[a for a in range(x.rank) if a != axis], axis)
     moved = emit.transpose(x, perm=last) if axis != x.rank - 1 else x
     rows = emit.reshape(moved, shape=(prod(x.shape) // x.shape[axis], x.shape[axis]))
@@ -108,6 +113,15 @@ def _order(emit, x, axis, descending, count):
     places = emit.slice(emit.argmax_place(keys), start=(0, 0), limit=(rows.shape[0], count))
     places = emit.reshape(places, shape=(*moved.shape[:-1], count))
     return emit.transpose(places, perm=tuple(np.argsort(last).tolist())) if axis != x.rank - 1 else places
+
+
+def _order_by_halves(emit, x, axis, descending, count):
+    """By the lower 32 bits, then by the upper ones: equal ones stay in their order, so the second sorts what the first has sorted."""
+    low = emit.convert(emit.sub(emit.bitwise_and(x, _LOW), 2**31), dtype=DType.i32)
+    high = emit.convert(emit.shift_right_arithmetic(x, 32), dtype=DType.i32)
+    first = _order(emit, low, axis, descending, x.shape[axis])
+    second = _order(emit, emit.take_along_axis(high, first, axis=axis), axis, descending, count)
+    return emit.take_along_axis(first, second, axis=axis)
 
 
 @argsort.replaced_by

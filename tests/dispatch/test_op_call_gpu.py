@@ -10,7 +10,7 @@ from ops import sampling
 
 import aicf
 from aicf.dispatch import call
-from aicf.errors import CaptureError, DeviceError, FeedError, NoKernelError
+from aicf.errors import CaptureError, DeviceError, FeedError
 from aicf.types import DType, TensorSpec
 
 pytestmark = pytest.mark.gpu
@@ -63,15 +63,6 @@ def to_torch(torch, array):
 TOLERANCE = {DType.f16: 4e-3, DType.bf16: 3e-2}
 
 
-# In whose place graphs have other ops: see tests/ops/test_composed.py.
-COMPOSED = {
-    s.name
-    for s, _, _ in sampling.cases()
-    if s.instead_fn is not None
-    and not any(v.device == "cuda" for v in aicf.default_registry().variants(s.kind))
-}
-
-
 @pytest.mark.spec("B1", "B3")
 @pytest.mark.parametrize("layout", ["dense", "offset", "padded", "columns"])
 @pytest.mark.parametrize("op", sorted({s.name for s, _, _ in sampling.cases()}))
@@ -89,10 +80,6 @@ def test_every_op_on_torch_tensors_in_every_layout(torch, op, layout):
             want = schema.call_reference(wide, attrs)
             given = [None if a is None else make(to_torch(torch, a)) for a in arrays]
             results = [make(to_torch(torch, np.full(s.shape, 77).astype(s.dtype.numpy))) for s in inferred]
-            if op in COMPOSED:
-                with pytest.raises(NoKernelError, match=f"compile a layer that returns ctx.{op}"):
-                    aicf.op_call(op, given, results, sample["attrs"])
-                continue
             selection = aicf.op_call(op, given, results, sample["attrs"])
             assert selection.kernel_id.startswith("cuda.")
             tolerance = max(TOLERANCE.get(d, 2e-5) for d in [dtype, *(s.dtype for s in inferred)])

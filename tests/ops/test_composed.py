@@ -8,7 +8,6 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.ops.schema import schemas
-from aicf.types import i64
 
 from .numpy_emitter import NumpyEmitter, Tensor
 from .sampling import name, operands, packed, types_of
@@ -34,8 +33,7 @@ def test_what_stands_in_an_op_s_place_makes_what_it_does(schema, sample):
             with np.errstate(all="ignore"):
                 made = schema.instead_fn(emit, *map(Tensor, arrays), **schema.values(attrs))
             if made is None:
-                assert schema.name in ("sort", "argsort", "top_k", "scatter")
-                assert dtype is i64 or attrs.get("along") or any(0 in a.shape for a in arrays)
+                assert schema.name == "convolution"
                 continue
             wanted = schema.call_reference(arrays, attrs)
             for got, want in zip(made if isinstance(made, tuple) else (made,), wanted, strict=True):
