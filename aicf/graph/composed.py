@@ -181,9 +181,7 @@ def composed(
         [slot.name for slot in slots] for slots in (made.plan.externals(Role.input), made.plan.outputs)
     )
     loader = KernelLoader(registry, runtime)
-    call = PlanCall(
-        made.plan, loader, variables, *(sorted(names, key=_number) for names in (inputs, outputs))
-    )
+    call = PlanCall(made.plan, loader, variables, sorted(inputs, key=_number), sorted(outputs, key=_number))
     chosen = max((r.selection for r in made.regions), key=lambda s: s.chosen.us, default=None)
     chosen = chosen or _copying(made.plan, runtime)
     selection = ComposedSelection(
