@@ -14,7 +14,7 @@ from kernel_cases import Case, Operands, desc, fused
 
 from aicf.ops.schema import schema_of
 from aicf.rows import RegionOp, RegionSpec
-from aicf.types import DType, bf16, f16, f32, i32, i64
+from aicf.types import DType, bf16, f16, f32, i8, i32, i64, u8
 
 FLAT, VECTOR, STRIDED, ROWS = (
     f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided", "rows")
@@ -66,6 +66,14 @@ def converted(n: int) -> RegionSpec:
     return fused({"x": (n,), "k": desc((n,), i32)}, ("h", "convert", "x", {"dtype": f16.id}),
                  ("w", "convert", "h", {"dtype": f32.id}), ("d", "sub", "x", "w"), ("f", "convert", "k", {"dtype": f32.id}),
                  ("p", "mul", "d", "f"), ("o", "convert", "p", {"dtype": bf16.id}), keep=("h", "o"))  # fmt: skip
+
+
+def coded(*shape: int, dtype: DType = f32) -> RegionSpec:
+    """Codes of 8 bits read, and others written: a number and its code, two codes with a sign and without."""
+    given = {"x": desc(shape, dtype), "k": desc(shape, i8), "j": desc(shape, u8), "s": desc((*shape[:-1], 1))}
+    return fused(given, ("a", "convert", "x", {"dtype": f32.id}), ("f", "convert", "k", {"dtype": f32.id}), ("g", "convert", "j", {"dtype": f32.id}),
+                 ("h", "add", "f", "g"), ("p", "mul", "h", "s"), ("q", "add", "p", "a"), ("w", "convert", "q", {"dtype": dtype.id}),
+                 ("o", "convert", "g", {"dtype": i8.id}), ("u", "bitwise_xor", "k", "o"), ("v", "maximum", "j", "j"), keep=("o", "w", "u", "v"))  # fmt: skip
 
 
 def broadcast(rank_four: bool = False) -> RegionSpec:
@@ -175,6 +183,11 @@ def maps() -> list[Case]:
     ]
     cases += [Case(STRIDED, dropped((3, 7))), Case(ROWS, dropped((3, 8)))]
     cases += [Case(v, converted(43), TOLERANCE[bf16]) for v in (FLAT, VECTOR)]
+    cases += [Case(STRIDED, coded(5, 7, dtype=t), TOLERANCE[t]) for t in TOLERANCE]
+    cases += [
+        Case(v, coded(n, dtype=t), TOLERANCE[t]) for t in TOLERANCE for v in (FLAT, VECTOR) for n in (1, 37)
+    ]
+    cases += [Case(ROWS, coded(6, 16, dtype=t), TOLERANCE[t]) for t in TOLERANCE]
     cases += [Case(STRIDED, r) for r in (broadcast(), broadcast(rank_four=True), transposed(6, 5))]
     return cases
 

@@ -45,11 +45,12 @@ def numeric(schema, arrays, attrs, cotangents, position, index, step=1e-6):
     return (value(step) - value(-step)) / (2 * step)
 
 
-# a rounding is a staircase: its gradient, which passes, is not the difference; what is stopped has one that does not pass
+# a rounding is a staircase: its gradient, which passes, is not the difference, and straight_through's is meant for such; what is stopped has
+# one that does not pass
 CASES = [
     (s, sample)
     for s in DIFFERENTIABLE
-    if s.name not in ("convert", "stop_gradient")
+    if s.name not in ("convert", "stop_gradient", "straight_through")
     for sample in s.sample_specs
 ]
 

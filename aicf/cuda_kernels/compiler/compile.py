@@ -51,7 +51,7 @@ def kernel_name(launch: Launch) -> str:
 # What a pointer points at, or a number is. Half types and fp8 travel as their bits: CUDA C++ shims would be needed for more.
 _NUMBERS = {
     f32: "float32", i32: "int32", i64: "int64", f16: "uint16", bf16: "uint16", DType.bool: "boolean",
-    DType.f8e4m3: "uint8", DType.f8e5m2: "uint8",
+    DType.f8e4m3: "uint8", DType.f8e5m2: "uint8", DType.i8: "int8", DType.u8: "uint8",
 }  # fmt: skip
 
 

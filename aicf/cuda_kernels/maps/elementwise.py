@@ -16,7 +16,7 @@ from ...registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, c
 from ...rows import RegionSpec
 from ...rows.program import Load, Map, RegionProgram, collapse
 from ...rows.read import read
-from ...types import DType, i32, i64, row_major
+from ...types import BASIC, DType, i8, i32, i64, row_major, u8
 
 if TYPE_CHECKING:
     from ..tiles.element import Loads
@@ -38,6 +38,7 @@ REST_US = 0.35  # for what is left of a ragged length, after its vectors; measur
 # Elements of a thread of elementwise_flat; up to so many that each can have a thread on an H200, it has one
 UNROLL, FEW = 4, 2**15
 VECTOR = 16  # bytes: the most that one load takes
+TYPES = BASIC | {i8, u8}
 
 Strides = tuple[int, ...]
 
@@ -268,7 +269,7 @@ def least(region: RegionSpec, device: DeviceSpec) -> float:
 # --- variants -----------------------------------------------------------------------------------------------------------
 
 
-@variant(MAP, id="cuda.elementwise_flat.v1", takes=(MAP,))
+@variant(MAP, id="cuda.elementwise_flat.v1", takes=(MAP,), dtypes=TYPES)
 class ElementwiseFlat:
     """Four elements per thread and step, a block's width apart; all operands dense (or of one element), wherever they begin.
     Any dtype; half types compute in f32.
@@ -288,7 +289,7 @@ class ElementwiseFlat:
         return [flat_launch(_map(region))]
 
 
-@variant(MAP, id="cuda.elementwise_vector.v1", takes=(MAP,))
+@variant(MAP, id="cuda.elementwise_vector.v1", takes=(MAP,), dtypes=TYPES)
 class ElementwiseVector:
     """As many neighbours per thread and step as 16 bytes hold, in vector loads and stores; otherwise as elementwise_flat.
 
@@ -311,7 +312,7 @@ class ElementwiseVector:
         return [flat_launch(m, vector_width(m))]
 
 
-@variant(MAP, id="cuda.elementwise_strided.v1", takes=(MAP,), priority=-1, masked=True)
+@variant(MAP, id="cuda.elementwise_strided.v1", takes=(MAP,), dtypes=TYPES, priority=-1, masked=True)
 class ElementwiseStrided:
     """One element per thread and step; operands broadcast or strided, up to rank 6 once neighbours are merged.
 
@@ -331,7 +332,7 @@ class ElementwiseStrided:
         return [strided_launch(_map(region))]
 
 
-@variant(MAP, id="cuda.elementwise_rows.v1", takes=(MAP,), priority=-1, masked=True)
+@variant(MAP, id="cuda.elementwise_rows.v1", takes=(MAP,), dtypes=TYPES, priority=-1, masked=True)
 class ElementwiseRows:
     """elementwise_strided with 16-byte vectors along the last dimension, in which each operand goes on by one, or stays.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import FINITE_MAX, DType, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
+from ...types import FINITE_MAX, DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, i64, u8
 from ..dsl import ir, types
 from ..llvm import capability, const
 from ..ptx.fp8 import SINCE, narrow_pair, widen_pair
@@ -17,6 +17,7 @@ from ..ptx.fp8 import SINCE, narrow_pair, widen_pair
 def numba_type(dtype: DType) -> Any:
     """The type that arithmetic on this dtype is done in."""
     names = {f32: types.float32, i32: types.int32, i64: types.int64, DType.bool: types.boolean}
+    names |= {i8: types.int8, u8: types.uint8}
     return names[dtype.compute]
 
 

@@ -29,8 +29,8 @@ boolean = of(DType.bool)
 
 
 def admitted(constraint) -> DType:
-    """The first type, in the order of their ids, that a type constraint takes."""
-    return min(constraint.dtypes, key=lambda t: t.id)
+    """The first type, in the order of their ids, that a type constraint takes; fp8 last."""
+    return min(constraint.dtypes, key=lambda t: (t.is_fp8, t.id))
 
 
 def _implied(schema: OpSchema) -> dict[tuple[str, str], Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ....ops.quantization import CODES, whole_shape
 from ....types import DType
 from ..operands import Call, Operand
 from ..reading import TYPES, type_name
@@ -14,32 +15,27 @@ from ..table import rule
 RANGES = {DType.u8: (0, 255), DType.i8: (-128, 127), DType.u16: (0, 65535), DType.i16: (-32768, 32767)}
 
 
-def _spread(n: Call, parameter: Any, x: Any) -> Any:
-    """A scale or zero point beside x: one number, one for each place of an axis, or one for each block along it."""
+def _form(n: Call, parameter: Any, x: Any) -> tuple[Any, int]:
+    """A scale or zero point as aicf's ops take it, and its axis: one number, one for each place of an axis, or one for each block along it."""
     rank, shape = len(x.shape), tuple(parameter.shape)
     if shape in ((), (1,)):
-        return n.op("reshape", parameter, shape=())
+        return n.op("reshape", parameter, shape=()), 0
     axis, block = n.axis(n.attr("axis", 1), rank), n.attr("block_size", 0)
     if not block:
         if shape != (x.shape[axis],):
             raise n.wrong(
                 f"scales of shape {list(shape)} are not one for each of axis {axis} of {list(x.shape)}"
             )
-        return n.op("reshape", parameter, shape=(*[1] * axis, shape[0], *[1] * (rank - axis - 1)))
+        return parameter, axis
     count = -(-x.shape[axis] // block)
     if shape != (*x.shape[:axis], count, *x.shape[axis + 1 :]):
         raise n.wrong(
             f"scales of shape {list(shape)} are not one for each block of {block} of {list(x.shape)}"
         )
-    column = n.op("reshape", parameter, shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]))
-    wide = n.op(
-        "broadcast_in_dim",
-        column,
-        shape=(*shape[: axis + 1], block, *shape[axis + 1 :]),
-        dims=tuple(range(rank + 1)),
-    )
-    whole = n.op("reshape", wide, shape=(*shape[:axis], count * block, *shape[axis + 1 :]))
-    return n.op("slice", whole, start=(0,) * rank, limit=tuple(x.shape))
+    if x.shape[axis] % block == 0:
+        return parameter, axis
+    wide = n.op("repeat", parameter, repeats=tuple([block if a == axis else 1 for a in range(rank)]))
+    return n.op("slice", wide, start=(0,) * rank, limit=tuple(x.shape)), axis  # the last block is shorter
 
 
 def _as(n: Call, x: Any, dtype: DType) -> Any:
@@ -50,10 +46,21 @@ def _as(n: Call, x: Any, dtype: DType) -> Any:
 def _dequantize(n: Call, x: Operand, scale: Operand, zero: Operand | None = None) -> Any:
     number = n.attr("output_dtype", 0)
     made = TYPES.get(number, scale.dtype)
-    wide = _as(n, x, DType.f32)
-    if zero is not None:
-        wide = n.op("sub", wide, _spread(n, _as(n, zero, DType.f32), x))
-    return _as(n, n.op("mul", wide, _spread(n, _as(n, scale, DType.f32), x)), made)
+    if x.dtype not in CODES or (zero is not None and x.dtype.is_fp8):
+        wide = _as(n, x, DType.f32)
+        if zero is not None:
+            wide = n.op("sub", wide, _beside(n, _as(n, zero, DType.f32), x))
+        return _as(n, n.op("mul", wide, _beside(n, _as(n, scale, DType.f32), x)), made)
+    form, axis = _form(n, scale, x)
+    offset = None if zero is None else _form(n, zero, x)[0]
+    return n.op("dequantize", x, form, offset, dtype=made, axis=axis)
+
+
+def _beside(n: Call, parameter: Any, x: Any) -> Any:
+    """A scale or zero point that broadcasts beside x."""
+    form, axis = _form(n, parameter, x)
+    shape = whole_shape(tuple(x.shape), tuple(form.shape), axis) if form.shape else ()
+    return n.op("reshape", form, shape=shape)
 
 
 @rule("QuantizeLinear", since=10)
@@ -65,18 +72,21 @@ def _quantize(n: Call, x: Operand, scale: Operand, zero: Operand | None = None) 
         raise n.refuse(f"aicf has no {type_name(number)}")
     if n.attr("precision", 0) not in (0, 1):
         raise n.refuse("a division in another type than f32")
-    y = n.op("div", _as(n, x, DType.f32), _spread(n, _as(n, scale, DType.f32), x))
     if made.is_fp8:
         if zero is not None and (zero.array is None or np.any(zero.array)):
             raise n.refuse("a zero point of fp8")
         if not n.attr("saturate", 1):
             raise n.refuse("aicf's fp8 saturates")
-        return n.op("convert", y, dtype=made)
+        zero = None
+    if made in CODES:
+        form, axis = _form(n, scale, x)
+        offset = None if zero is None else _form(n, zero, x)[0]
+        return n.op("quantize", x, form, offset, dtype=made, axis=axis)
     if made not in RANGES:
         raise n.refuse(f"quantising to {made}")
-    y = n.op("round", y)
+    y = n.op("round", n.op("div", _as(n, x, DType.f32), _beside(n, _as(n, scale, DType.f32), x)))
     if zero is not None:
-        y = n.op("add", y, _spread(n, _as(n, zero, DType.f32), x))
+        y = n.op("add", y, _beside(n, _as(n, zero, DType.f32), x))
     low, high = RANGES[made]
     return n.op("convert", n.op("clamp", float(low), y, float(high)), dtype=made)
 
