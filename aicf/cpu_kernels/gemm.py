@@ -12,7 +12,7 @@ from ..registry.cost import roofline
 from ..registry.variant import HostCall, Reject, variant
 from ..rows.program import Apply, Gemm, Load, Map
 from ..rows.read import read
-from ..types import OpKind, f32
+from ..types import DType, OpKind, f32, i32, u8
 from .blas import matmul, threads_for
 from .costs import loop_us
 from .elementwise import loops_take, program_of
@@ -26,7 +26,7 @@ class GemmBlas:
     """map(alpha * op(a) @ op(b) + beta * c): sgemm, then one more pass over the product if anything is left to do.
 
     That pass adds up columns, too: in f64, like a reduction of its own.
-    Parallel inside BLAS, by size (blas.py). Half types are widened first. Bytes: operands once, the product once or three times.
+    Parallel inside BLAS, by size (blas.py). Half types are widened first, and so are integers, of which f32 has sums over 256 to 1024 of k. Bytes: operands once, the product once or three times.
     """
 
     def accepts(region):
@@ -49,11 +49,12 @@ class GemmBlas:
         core, rest = _plan(region)
         stores = program_of(region).after.stores
         loop = None if rest is None else _loop(rest, region)
-        place = _place_of_product(region, rest) if rest else stores[0][1]
+        place = _place_of_product(region, rest, _made(core)) if rest else stores[0][1]
         read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
 
         shape = _shape(region, core)
         most = threads_for(2 * core.m * core.n * core.k)
+        multiply = _whole(core) if core.dtype.kind == "int" else matmul
 
         def bind(operands, results):
             after = None if loop is None else loop(operands, results)
@@ -64,13 +65,33 @@ class GemmBlas:
             def run():
                 a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
                 a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
-                product = matmul(a, b, out, most)
+                product = multiply(a, b, out, most)
                 if after is not None:
                     after(product)
 
             return run
 
         return HostCall.binding(bind)
+
+
+EXACT = 1 << 24  # up to here f32 has every integer
+
+
+def _whole(core: Gemm) -> Callable[..., np.ndarray]:
+    """Products of integers of 8 bits by sgemm, which is exact over so many of k; these are added up in i32, which wraps around."""
+    largest = [255 if dtype is u8 else 128 for dtype in (core.dtype, core.b_dtype)]
+    step = EXACT // (largest[0] * largest[1])
+
+    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray | None, most: int | None) -> np.ndarray:
+        total = matmul(a[..., :step], b[..., :step, :], None, most).astype(np.int32)
+        for k in range(step, a.shape[-1], step):
+            total += matmul(a[..., k : k + step], b[..., k : k + step, :], None, most).astype(np.int32)
+        if out is None:
+            return total
+        out[...] = total
+        return out
+
+    return multiply
 
 
 def _loop(rest: Map, region) -> Callable[..., Callable[..., None]]:
@@ -89,7 +110,12 @@ def _plan(region) -> tuple[Gemm, Map | None]:
     core = program.core
     assert isinstance(core, Gemm)
     rest = _scaled(program.after, core, region)
-    trivial = rest.dtypes[0] is f32 and not rest.applies and len(rest.stores) == 1 and rest.core_input is None
+    trivial = (
+        rest.dtypes[0] is _made(core)
+        and not rest.applies
+        and len(rest.stores) == 1
+        and rest.core_input is None
+    )
     return core, None if trivial else rest
 
 
@@ -105,11 +131,16 @@ def _shape(region, core: Gemm) -> tuple[int, ...]:
     return (*batch, a[-1 if core.trans_a else -2], b[-2 if core.trans_b else -1])
 
 
-def _place_of_product(region, rest: Map) -> int | None:
+def _made(core: Gemm) -> DType:
+    """What a product is made as."""
+    return i32 if core.dtype.kind == "int" else f32
+
+
+def _place_of_product(region, rest: Map, made: DType) -> int | None:
     """A result that the product can be formed in: the loop reads an element of it before it writes there."""
     for _, position in rest.stores:
         result = region.results[position]
-        if result.dtype is f32:
+        if result.dtype is made:
             return position
     return None
 

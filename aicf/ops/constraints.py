@@ -31,7 +31,7 @@ _INTEGERS = frozenset(t for t in DType if t.kind == "int")
 Float = TypeConstraint("float", _FLOATS)
 Int = TypeConstraint("int", _INTS)
 # a factor of a product, whose other operands follow its result
-Factor = TypeConstraint("float", _FLOATS | frozenset(FINITE_MAX), shared=False)
+Factor = TypeConstraint("factor", _FLOATS | frozenset(FINITE_MAX) | {DType.i8, DType.u8}, shared=False)
 Number = TypeConstraint("number", _FLOATS | _INTEGERS | {DType.f64})
 Real = TypeConstraint("float", _FLOATS | {DType.f64})  # f64 too: of ops that compute in nothing narrower
 Any_ = TypeConstraint("any", frozenset(DType))

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from ..types import ActKind, DType, Precision, TensorSpec, bf16, f16, f32, numel
+from ..types import ActKind, DType, Precision, TensorSpec, bf16, f16, f32, i8, i32, numel, u8
 from .activations import FROM_RESULT, activation_gradient
 from .schema import LINEAR, Access, Factor, Float, FloatOwn, op, refuse_gradient, require, schema_of
 
@@ -57,17 +57,19 @@ def gemm(
     Accumulation is in f32; what is narrower is widened when read, and d and z rounded once. precision says
     what fp8 is excepted from: with the default, f32 operands are multiplied as they are. slope belongs to leaky_relu. out_dtype is
     the results' element type, None for that of a and b. a and b may be fp8, of which there is no gradient: it would have to be
-    rounded to fp8 too.
+    rounded to fp8 too. They may be i8 and u8, also one of each: then sums and results are i32, which wraps around; what scales them
+    stands behind the op, and kernels fuse it.
 
     C1  a and b have rank 2 or more
     C2  the contracted extents agree                       (StableHLO dot_general C10)
     C3  c has the shape of the product
     C4  bias is 1-D of length 1, N or M                    (told apart in that order)
-    C5  out_dtype is f32, f16 or bf16, or, unless a and b are fp8, None
+    C5  out_dtype is f32, f16 or bf16, or, unless a and b are fp8, None; of integers it is i32 or None
     C6  beta is 1 when there is no c                       (a factor of nothing is a mistake)
     C7  batches are equal, or one of them is absent        (StableHLO dot_general C9; broadcast others first)
-    C8  a and b have one element type, or both are fp8
+    C8  a and b have one element type, or both are fp8, or both are i8 or u8
     C9  c and bias have one element type: the results', or f32
+    C10 of integers there is no c, no bias, no act, alpha is 1 and nothing is saved
     """
     for name, x in (("a", a), ("b", b)):
         require(x.rank >= 2, "C1", f"{name} has rank {x.rank}, expected 2 or more")
@@ -84,19 +86,23 @@ def gemm(
     if bias is not None:
         _check_bias(bias, m, n, "C4")
     require(c is not None or beta == 1.0, "C6", f"beta is {beta} but there is no c")
-    fp8 = a.dtype.is_fp8
+    fp8, whole = a.dtype.is_fp8, a.dtype.kind == "int"
     require(
-        a.dtype is b.dtype or (fp8 and b.dtype.is_fp8),
+        a.dtype is b.dtype or (fp8 and b.dtype.is_fp8) or (whole and b.dtype.kind == "int"),
         "C8",
         f"b is {b.dtype} but a is {a.dtype}; operands never promote, convert one of them",
     )
-    choices = (f32, f16, bf16, *([] if fp8 else [None]))
+    choices = (i32, None) if whole else (f32, f16, bf16, *([] if fp8 else [None]))
     require(
         out_dtype in choices,
         "C5",
         f"out_dtype is {out_dtype}, expected one of {', '.join(map(str, choices))}",
     )
-    out = TensorSpec((*batch, m, n), out_dtype or a.dtype, a.device)
+    if whole:
+        what = [n for n, x in (("c", c), ("bias", bias), ("act", act), ("save_preact", save_preact)) if x]
+        what += [f"alpha {alpha}"] * (alpha != 1.0)
+        require(not what, "C10", f"a is {a.dtype}, and there is {', '.join(what)}; scale the i32 result")
+    out = TensorSpec((*batch, m, n), i32 if whole else out_dtype or a.dtype, a.device)
     for name, added in (("c", c), ("bias", bias)):
         if added is not None:
             message = f"{name} is {added.dtype}, expected {out.dtype}, as the results, or f32"
@@ -108,6 +114,7 @@ def gemm(
 def _(specs, attrs):
     """The type that results have anyway is None."""
     own = specs[0].dtype if specs and specs[0] else None
+    own = i32 if own in (i8, u8) else own
     return {**attrs, "out_dtype": None} if own and attrs.get("out_dtype") is own else attrs
 
 
@@ -115,8 +122,12 @@ def _(specs, attrs):
 def _(
     a, b, c=None, bias=None, *, alpha, beta, trans_a, trans_b, act, slope, save_preact, precision, out_dtype
 ):
-    wide = np.promote_types(a.dtype if a.dtype.kind == "f" else np.float32, np.float32)
     factors = [x.swapaxes(-1, -2) if t else x for x, t in ((a, trans_a), (b, trans_b))]
+    if a.dtype.kind in "iu":  # f64 has these sums
+        return (
+            (factors[0].astype(np.float64) @ factors[1].astype(np.float64)).astype(np.int64).astype(np.int32)
+        )
+    wide = np.promote_types(a.dtype if a.dtype.kind == "f" else np.float32, np.float32)
     if precision == Precision.tf32 and a.dtype == np.float32:
         factors = [round_tf32(x) for x in factors]
     z = alpha * (factors[0].astype(wide) @ factors[1].astype(wide))
@@ -168,6 +179,8 @@ def _(emit, a, b, c, bias, d, z, dd, dz, alpha, beta, trans_a, trans_b, act, slo
 
     gZ has the results' element type; if that is not the operands', it is rounded to theirs before it is multiplied.
     """
+    if a.dtype.kind == "int":
+        return None, None, None, None
     refuse_gradient("gemm", a=a.dtype, b=b.dtype)
     product = functools.partial(emit.gemm, precision=precision)
     gz = dd

@@ -29,6 +29,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))  # for `machines`, where this is run as a script
 
 import fused_gemm_cases as fused_gemm
+import int8_cases
 import numpy as np
 import test_gpu_kernels as on_gpu
 import wgmma_cases as hopper
@@ -92,6 +93,10 @@ PRODUCTS: tuple[tuple[RegionSpec, float], ...] = (
     (gemm(12, 200, 72, dtype=f16, bias=200, **KEPT), HALVES[f16]),
     (MANY.then({}), HALVES[bf16]),
     (fused_gemm.two_biases(MANY), HALVES[bf16]),
+    (int8_cases.scaled(132, 136, 200), HALVES[bf16]),
+    (int8_cases.whole(136, 264, 200, int8_cases.SIGNS[1]), 0.0),
+    (int8_cases.whole(136, 144, 200, tb=False), 0.0),
+    (int8_cases.residual(132, 133, 72, tb=False), HALVES[f16]),
 )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def test_groups_of_rows_are_about_as_high_as_what_runs_at_once_is_wide():
 
 
 def compiled(t: WgmmaTiling, r: RegionSpec):
-    launch = gemm_wgmma._launch(t, r, H200)
+    launch = gemm_wgmma.launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
     found_clean(launch, r, H200.target)
@@ -255,7 +255,7 @@ def region_of(order: tuple[bool, bool], dtype: DType, then: str) -> RegionSpec:
 
 def is_new(t: WgmmaTiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool:
     r = region_of(order, dtype, then)
-    return are_new([gemm_wgmma._launch(t, r, H200)], r, H200.target)
+    return are_new([gemm_wgmma.launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")

@@ -39,7 +39,7 @@ PINGPONG, SHARED = WgmmaTiling(64, 64, 2, ping_pong=True, narrow_n=56), WgmmaTil
 def launch(t: WgmmaTiling, r: RegionSpec, narrow_tiles: int, monkeypatch: pytest.MonkeyPatch):
     """With so many narrow tiles in a row, whatever they are good for."""
     monkeypatch.setattr(wgmma_cost, "narrow_tiles", lambda *asked: narrow_tiles)
-    return gemm_wgmma._launch(t, r, H200)
+    return gemm_wgmma.launch(t, r, H200)
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -88,7 +88,7 @@ CODE = list(itertools.product(gemm_wgmma.MIXED_WIDTHS, TRANSPOSES, HALVES, MAPS)
 @pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else CODE[:: len(CODE) // 4], ids=str)
 def test_compiles_without_spills_or_serialized_products(t, order, dtype: DType, then):
     r = EPILOGUES[then](4096, 4096, 4096, dtype=dtype, ta=order[0], tb=order[1])
-    made = gemm_wgmma._launch(t, r, H200)
+    made = gemm_wgmma.launch(t, r, H200)
     assert_clean(t, engine.compile_launch(made, r, H200.target))
 
 

@@ -66,6 +66,11 @@ class Epilogue:
     scaled: bool = True
 
     @property
+    def whole(self) -> bool:
+        """Whether accumulators are i32: of products of 8-bit integers."""
+        return self.dtype.kind == "int"
+
+    @property
     def outside(self) -> tuple[Any, ...] | None:
         """What a run outside of the results adds to sums."""
         return None if self.column_sums is None else (np.float32(0),) * self.width
@@ -87,7 +92,7 @@ class Epilogue:
 def finisher(epilogue: Epilogue) -> Any:
     """`finish(r, q, products, n, scales, operands)`: from accumulators of row r, columns q and on, to stored results.
 
-    products  `width` f32
+    products  `width` f32, or i32 of integers
     scales    (alpha, beta)
     operands  ((c,) or (), pointers of loads, strides that are GIVEN, pointers of results, (where sums go,) or (), origin)
     origin    of a batch: the row that this product begins at in the results, and its index along each axis; else ()
@@ -95,7 +100,7 @@ def finisher(epilogue: Epilogue) -> Any:
     Returns what is to be added up, if anything.
     """
     reads = epilogue.reads
-    start = starter(epilogue.c, epilogue.width, epilogue.scaled)
+    start = start_of(epilogue, epilogue.width)
     at, first = places(reads), first_row(epilogue.batch)
     moves = tuple(read.column != 0 for read in reads)
     dtypes = tuple(read.dtype for read in reads)
@@ -154,6 +159,13 @@ def stride(known: int | str, position: int) -> Any:
         return device(lambda n, strides: strides[position])
     constant = np.int64(known)
     return device(lambda n, strides: constant)
+
+
+def start_of(epilogue: Epilogue, width: int, preloaded: bool = False) -> Any:
+    """`starter` of an epilogue's; integers are neither scaled nor added to."""
+    if epilogue.whole:
+        return device(lambda products, scales, c, i: products)
+    return starter(epilogue.c, width, epilogue.scaled, preloaded)
 
 
 @deferred

@@ -159,7 +159,15 @@ def copying(
         assert isinstance(made, Packed)
         return made
 
-    @variant("gemm", id=id, takes=plain.takes, needs=plain.needs, shared=plain.shared, family=family)
+    @variant(
+        "gemm",
+        id=id,
+        takes=plain.takes,
+        needs=plain.needs,
+        shared=plain.shared,
+        dtypes=plain.dtypes,
+        family=family,
+    )
     class Copying:
         __doc__ = f"""As {plain.name}, of operands {what}.
 

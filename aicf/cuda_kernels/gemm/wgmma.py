@@ -28,7 +28,7 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i32, u8
+from ...types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i8, i32, u8
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS, boxed, left
 from . import column_sums, wgmma_cost
 from . import simt as gemm
@@ -43,7 +43,7 @@ EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs 
 
 
 # as TMA loads them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
-ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: u8, f8e5m2: u8}
+ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: u8, f8e5m2: u8, i8: u8}
 
 Axis = tuple[int, int]  # an extent and a step, in elements
 
@@ -211,10 +211,7 @@ def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
             return column_sums.workspace(region, tiling.rows, WARPS)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [
-                _launch(tiling, region, device),
-                *column_sums.launches(region, tiling.rows, device, WARPS),
-            ]
+            return [launch(tiling, region, device), *column_sums.launches(region, tiling.rows, device, WARPS)]
 
     return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
@@ -227,11 +224,11 @@ def _split(tiling: WgmmaTiling) -> KernelVariant:
 
     return gemm_split.split(
         f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: k_tile(gemm.problem(region)[0].dtype),
-        partial(wgmma_cost.best_split, tiling), partial(_launch, tiling), accepts, needs=("sm_90a",), family=family,
+        partial(wgmma_cost.best_split, tiling), partial(launch, tiling), accepts, needs=("sm_90a",), family=family,
     )  # fmt: skip
 
 
-def _launch(
+def launch(
     tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
 ) -> Launch:
     """Of the whole product, or of splits of k."""

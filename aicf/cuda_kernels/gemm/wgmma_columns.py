@@ -32,7 +32,9 @@ STEPS = 20  # registers that an axis of a batch takes: indices and steps of 64 b
 
 
 def preloaded_reads(tiling: WgmmaTiling, epilogue: Epilogue) -> tuple[int, ...]:
-    """Reads of halves by column, as many as there are registers for."""
+    """Reads of halves by column, as many as there are registers for; none beside accumulators of integers."""
+    if epilogue.whole:
+        return ()
     found = tuple(
         k for k, read in enumerate(epilogue.reads)
         if read.dtype in (f16, bf16) and (read.row, read.column) == (0, 1)
@@ -174,7 +176,7 @@ def interleaver(order: tuple[int, ...]) -> Any:
             ]
             return ctx.make_tuple(b, sig.return_type, values)
 
-        return types.UniTuple(types.float32, len(order))(tile, words), codegen
+        return types.UniTuple(tile.dtype, len(order))(tile, words), codegen
 
     return interleave
 

@@ -16,14 +16,20 @@ from ...registry.cost import L2_PER_SM, TRIP_US, Cost
 from ...registry.variant import cdiv
 from ...rows import RegionSpec
 from ...rows.program import Map
-from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
+from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i8, u8
 from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
 from . import simt as gemm
 from . import split_k as gemm_split
 from .split_k import KSplit
 from .wgmma_tiling import EIGHT, MOST_WORDS, OF_C, WgmmaTiling, k_tile
 
-RATES = {f32: "tf32", f8e4m3: "f8", f8e5m2: "f8"}  # of tensor cores, if not called as the elements
+RATES = {
+    f32: "tf32",
+    f8e4m3: "f8",
+    f8e5m2: "f8",
+    i8: "f8",
+    u8: "f8",
+}  # of tensor cores, if not called as the elements
 # Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and
 # with all of them, when clocks fall: halves, TF32, fp8, promoted accumulators.
 ALONE, ALL, ALL_TF32, ALL_F8, ALL_PROMOTED = 0.83, 0.79, 0.85, 0.78, 0.79
@@ -270,7 +276,7 @@ def in_lines(region: RegionSpec) -> bool:
     map reads pairs, as in boxes; of what is not aligned to them, one number for a row, or halves by column that are
     preloaded. No function is another one: results have the bits that they have in runs."""
     p, after = gemm.problem(region)
-    if len(after.stores) != 1 or after.core_input is not None:
+    if len(after.stores) != 1 or after.core_input is not None or p.dtype.kind == "int":
         return False
     result = region.results[after.stores[0][1]]
     by_tma = result.alignment >= TMA_ALIGNMENT and p.n * result.dtype.itemsize % TMA_ALIGNMENT == 0

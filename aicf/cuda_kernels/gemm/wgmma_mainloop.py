@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...types import DType, f8e4m3, f8e5m2, f32
+from ...types import DType, f8e4m3, f8e5m2, f32, i8, u8
 from ..hopper.accumulators import Accumulators, accumulated, promoted
 from ..hopper.mainloop import Mainloop, Stages, from_registers, from_shared
 from .epilogue import Epilogue
 from .wgmma_tiling import WgmmaTiling, promotes
 
-KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2"}  # that wgmma multiplies elements as
+KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2", i8: "s8", u8: "u8"}  # that wgmma multiplies elements as
 
 
 def mainloop_of(

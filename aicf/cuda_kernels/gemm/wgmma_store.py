@@ -27,7 +27,7 @@ from ..hopper.units import ATOM, SUBTILE_BYTES, WARPGROUP, WARPS
 from ..ptx import commit_stores, fence_async, opaque, sync_threads, wait_stores_read
 from ..tiles.layout import Layout
 from ..tiles.pairs import PAIR, functions, pair_maker
-from .epilogue import Epilogue, finisher, first_row, places, starter
+from .epilogue import Epilogue, finisher, first_row, places, start_of
 from .wgmma_columns import (
     EIGHT,
     OWN,
@@ -222,11 +222,7 @@ def packer(epilogue: Epilogue, tma_sources: tuple[int, ...], preloaded: tuple[in
     of each in 32 bits; then what is to be added up, or (). `words`: of each of `tma_sources`, c's first, and of those `preloaded`."""
     reads = epilogue.reads
     of_reads, c_by_tma = (*(k for k in tma_sources if k != OF_C), *preloaded), OF_C in tma_sources
-    start, at, first = (
-        starter(epilogue.c, PAIR, epilogue.scaled, c_by_tma),
-        places(reads),
-        first_row(epilogue.batch),
-    )
+    start, at, first = (start_of(epilogue, PAIR, c_by_tma), places(reads), first_row(epilogue.batch))
     moves, dtypes = tuple(read.column != 0 for read in reads), tuple(read.dtype for read in reads)
     make = pair_maker(epilogue.expression, dtypes, epilogue.stores, moves, of_reads, functions())
     c_of = device((lambda c, words: words[:1]) if c_by_tma else (lambda c, words: c))

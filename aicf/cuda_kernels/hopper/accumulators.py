@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..dsl import device, uint32
 from ..ptx import commit_products, fence_products, finish_products, multiply_k_tiles, wait_products
-from ..ptx.wgmma import ROWS, k_tile_bytes
+from ..ptx.wgmma import ROWS, WHOLE, k_tile_bytes
 from ..tiles.tile import add_tiles, zeros
 
 
@@ -63,7 +63,8 @@ def accumulated(
             return narrow_n(acc, a, b, more)
 
         multiply = device(either)
-    return Accumulators(zeros(count), device(lambda acc: acc), multiply, device(finish), 1)
+    start = zeros(count, kinds[0] in WHOLE)
+    return Accumulators(start, device(lambda acc: acc), multiply, device(finish), 1)
 
 
 def promoted(

@@ -26,6 +26,7 @@ WORDS = 4 * STEPS  # of 32 bits, that a thread has of a's 64 rows, if a lies in 
 
 NBYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}  # of an element
 FAMILIES = {"f16"}, {"bf16"}, {"tf32"}, {"e4m3", "e5m2"}, {"s8", "u8"}  # that are multiplied with each other
+WHOLE = frozenset({"s8", "u8"})  # whose sums are s32
 Elements = DType | str | tuple[str, str]  # of both operands, or of a and b
 
 
@@ -135,7 +136,7 @@ def k_tile_text(
     the descriptor of a, or its words, block after block; the descriptor of b; and whether to add at all."""
     (left, right), accumulators = kinds_of(elements), n // 2
     apart = apart or accumulators
-    whole, halves = left in ("s8", "u8"), NBYTES[left] == 2
+    whole, halves = left in WHOLE, NBYTES[left] == 2
     assert 8 <= n <= 256 and n % (16 if whole and n > 32 else 8) == 0, (
         f"no product has {n} columns of {right}"
     )

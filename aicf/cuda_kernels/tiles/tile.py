@@ -332,9 +332,9 @@ def add_tiles(n: int, first: int = 0) -> Any:
     return add
 
 
-def zeros(n: int) -> tuple[Any, ...]:
-    """A tile of n zeros; a constant to the kernel that closes over it."""
-    return (np.float32(0),) * n
+def zeros(n: int, whole: bool = False) -> tuple[Any, ...]:
+    """A tile of n zeros, of i32 if they are `whole`; a constant to the kernel that closes over it."""
+    return (np.int32(0) if whole else np.float32(0),) * n
 
 
 # Of `multiply_runs`: for each run read from shared memory, the element where it begins, and the multiply-adds that it is in:

@@ -1,8 +1,8 @@
 from aicf.types import DType
 
-from . import bf16, f16, f32, of
+from . import bf16, f16, f32, i32, of
 
-f8 = of(DType.f8e4m3)
+f8, i8, u8 = of(DType.f8e4m3), of(DType.i8), of(DType.u8)
 
 NEGATIVE = {
     ("gemm", "C1"): [
@@ -24,7 +24,14 @@ NEGATIVE = {
     ),
     ("gemm", "C8"): [
         ([a(4, 7), b(7, 5)], {"out_dtype": out}, rf"b is {b().dtype} but a is {a().dtype}; operands never promote, convert one of them")
-        for a, b, out in ((f16, bf16, 0), (f8, f16, DType.f32), (f32, f8, DType.f32))
+        for a, b, out in ((f16, bf16, 0), (f8, f16, DType.f32), (f32, f8, DType.f32), (i8, f16, 0), (f16, u8, 0))
+    ],
+    ("gemm", "C10"): [
+        ([i8(4, 7), u8(7, 5), *more], attrs, rf"a is i8, and there is {what}; scale the i32 result")
+        for more, attrs, what in (
+            ([f32(4, 5)], {}, "c"), ([None, f32(5)], {}, "bias"), ([], {"alpha": 0.5}, r"alpha 0\.5"), ([], {"act": 1}, "act"),
+            ([], {"save_preact": True}, "save_preact"),
+        )
     ],
     ("gemm", "C9"): [
         (
@@ -38,6 +45,7 @@ NEGATIVE = {
             [f16(4, 7), f16(7, 5)], {"out_dtype": DType.i32},
             r"out_dtype is i32, expected one of f32, f16, bf16, None",
         ),
+        ([i8(2, 2), i8(2, 2)], {"out_dtype": DType.f32}, r"out_dtype is f32, expected one of i32, None"),
         ([f8(2, 2), f8(2, 2)], {}, r"out_dtype is None, expected one of f32, f16, bf16"),
         ([f8(2, 2), f8(2, 2)], {"out_dtype": DType.f8e4m3}, r"out_dtype is None, expected one of .*"),  # as it would be anyway
         ([f8(2, 2), f8(2, 2)], {"out_dtype": DType.f8e5m2}, r"out_dtype is f8e5m2, expected one of .*"),
@@ -61,6 +69,8 @@ EXACT = {
         ),
         ([f16(2, 3), f16(3, 4), f32(2, 4)], {"out_dtype": DType.f32}, [f32(2, 4)]),
         ([f8(2, 3), f8(3, 4)], {"out_dtype": DType.f16}, [f16(2, 4)]),
+        ([i8(2, 3), i8(3, 4)], {}, [i32(2, 4)]),
+        ([u8(5, 2, 3), i8(4, 3)], {"trans_b": True, "out_dtype": DType.i32}, [i32(5, 2, 4)]),
         ([f8(2, 3), of(DType.f8e5m2)(3, 4), None, bf16(4)], {"out_dtype": DType.bf16}, [bf16(2, 4)]),
         ([of(DType.f8e5m2)(2, 3), f8(3, 4), f32(2, 4)], {"out_dtype": DType.bf16}, [bf16(2, 4)]),
     ],

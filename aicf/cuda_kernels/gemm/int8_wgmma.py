@@ -1,0 +1,99 @@
+"""Variants for products of i8 and u8 on Hopper, whose sums are i32: the tilings of wgmma.py, with wgmma's integers.
+
+k is contiguous in both operands, as tensor cores read bytes; an operand that lies otherwise is copied to rows of k first.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import Cost
+from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant
+from ...rows import RegionSpec
+from ...types import BASIC, i8, u8
+from . import packed as gemm_packed
+from . import simt as gemm
+from . import wgmma as gemm_wgmma
+from . import wgmma_cost
+from .packed import Packed
+from .wgmma_tiling import TILINGS, WgmmaTiling
+
+TYPES = BASIC | {i8, u8}
+INT8_TILINGS = tuple(t for t in TILINGS if t.cluster_split == 1)
+# Those of which an operand may be copied first.
+PACKED = "128x256", "128x128_pingpong", "64x128_pingpong", "64x64"
+
+
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    """Every tiling takes the same."""
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
+    yield from gemm_wgmma.checks(region)
+    p, _ = gemm.problem(region)
+    if p.dtype not in (i8, u8):
+        yield Reject("dtype", f"a is {p.dtype}, this one is for i8 and u8")
+    made = gemm_wgmma.operands(region)
+    yield made if isinstance(made, Reject) else None
+
+
+def _int8(tiling: WgmmaTiling) -> KernelVariant:
+    """A tiling as a variant."""
+    name = f"cuda.gemm_wgmma_{tiling}_int8.v1"
+
+    @variant("gemm", id=name, takes=gemm.TAKES, needs=("sm_90a",), dtypes=TYPES, family=family)
+    class Int8:
+        __doc__ = f"""As gemm_wgmma_{tiling}, of i8 and u8: sums are i32, and what scales them is in its epilogue.
+
+        Parallel over tiles. TMA brings K-tiles of 128 of k, wgmma multiplies them out of shared memory. 2MNK operations, edges padded to
+        whole tiles. Bytes: both operands once per tile that uses them{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores, at twice the rate of halves;
+        for short k the results, of four bytes unless they are converted.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield at_most("blocks", wgmma_cost.clusters(tiling, region) * tiling.together, 2**31 - 1)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return wgmma_cost.cost(tiling, region, device)
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return [gemm_wgmma.launch(tiling, region, device)]
+
+    return Int8  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+# --- what has to be copied first --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def packed(region: RegionSpec) -> Packed | Reject:
+    """A product with copies, of rows of k, of what can't be read as it is."""
+    refused = family(region)
+    if refused is None:
+        return Reject(NEEDLESS, "a and b are read where they are")
+    if refused.condition not in gemm_packed.MENDED:
+        return refused
+    return gemm_packed.packed(region)
+
+
+@lru_cache(maxsize=256)
+def packed_family(region: RegionSpec) -> Reject | None:
+    made = packed(region)
+    return made if isinstance(made, Reject) else family(made.region)
+
+
+def _packed(plain: KernelVariant) -> KernelVariant:
+    return gemm_packed.copying(
+        plain, f"cuda.{plain.name}_packed.v1", packed, packed_family, "that are first copied to rows of k that begin at multiples of 16 bytes",
+        "each such operand once more, read and written",
+    )  # fmt: skip
+
+
+# Names of this module are what a registry takes.
+globals().update({f"gemm_wgmma_{tiling}_int8": _int8(tiling) for tiling in INT8_TILINGS})
+globals().update(
+    {f"gemm_wgmma_{name}_int8_packed": _packed(globals()[f"gemm_wgmma_{name}_int8"]) for name in PACKED}
+)
