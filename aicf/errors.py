@@ -45,7 +45,18 @@ class Immovable:
 
 
 class TypeInferenceError(AicfError):
-    """An op's operands or attributes break one of its numbered constraints."""
+    """An op's operands or attributes break one of its numbered constraints.
+
+    op          its name, where it is an op's
+    constraint  the number of the constraint, such as "C3"; a word, such as "operands", for what has no number
+    message     what is wrong, without op and number
+    """
+
+    def __init__(
+        self, what: str, *, op: str = "", constraint: str = "", message: str = "", **more: Any
+    ) -> None:
+        super().__init__(what, **more)
+        self.op, self.constraint, self.message = op, constraint, message or what
 
 
 class AttrError(AicfError):

@@ -446,6 +446,9 @@ class OpSchema:
         except ConstraintBroken as broken:
             raise TypeInferenceError(
                 f"{self.name} {broken.constraint}: {broken.message}",
+                op=self.name,
+                constraint=broken.constraint,
+                message=broken.message,
                 details=self._described(operands),
                 hint=f"the constraints of {self.name} are in its docstring: aicf info {self.name}",
             ) from None

@@ -1,0 +1,252 @@
+"""Bodies of ops, read from MLIR text: arguments, what they return, and each op in them, which is typed in its turn.
+
+MLIR's generic form is read whole. Of the short forms those of elementwise ops, comparisons, constants and what has its attributes as
+`name = value` are; another one is refused by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .attributes import parsed_attribute, read_attribute, read_dictionary
+from .scanner import STRING, Malformed, Scanner
+from .types import Tensor, Type, read_type
+from .values import Attribute, Case, Plain, Row
+
+_VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_LABEL = re.compile(r"\^[\w$.-]*")
+_OPNAME = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$-]*)+")
+_SHORT_NAMES = {
+    "concatenate": {"dim": "dimension"}, "broadcast_in_dim": {"dims": "broadcast_dimensions"}, "transpose": {"dims": "permutation"},
+    "reverse": {"dims": "dimensions"}, "iota": {"dim": "iota_dimension"}, "dynamic_slice": {"sizes": "slice_sizes"},
+    "get_dimension_size": {"dim": "dimension"}, "set_dimension_size": {"dim": "dimension"}, "broadcast": {"sizes": "broadcast_sizes"},
+}  # fmt: skip
+MAX_OPS = 100_000
+
+Check = Callable[
+    [str, Sequence[Type], Mapping[str, Attribute], Sequence[Type], "Sequence[Body | None]"], None
+]
+
+
+@dataclass
+class Body:
+    """A body of one block."""
+
+    arguments: list[Type] = field(default_factory=list)
+    returned: list[Type] = field(default_factory=list)
+
+
+class _Reader:
+    """One text of bodies. `check` is given each op in them."""
+
+    def __init__(self, scanner: Scanner, check: Check) -> None:
+        self.s, self.check, self.count = scanner, check, 0
+
+    def region(self, outer: Mapping[str, Type], braces: bool = True) -> Body | None:
+        """A body; None if there is no block."""
+        s = self.s
+        with s.within():
+            if braces:
+                s.expect("{")
+            values: dict[str, Type] = dict(outer)
+            body = Body()
+            labelled = s.match(_LABEL) is not None
+            if labelled:
+                if s.sees("("):
+                    for _ in s.items("(", ")"):
+                        name = self._value()
+                        s.expect(":")
+                        body.arguments.append(self._define(values, name, read_type(s), outer))
+                        self._location()
+                s.expect(":")
+            ended = False
+            while not (s.take("}") if braces else s.done):
+                if s.sees("^"):
+                    raise Malformed("a body has more than one block")
+                if s.done:
+                    raise s.wrong("'}'")
+                if ended:
+                    raise Malformed("ops stand behind the end of a block")
+                ended = self._op(values, body)
+            if not ended and not labelled and values.keys() == dict(outer).keys() and not self.count:
+                return None
+            if not ended:
+                raise Malformed("a body does not end with stablehlo.return")
+            return body
+
+    def _value(self) -> str:
+        found = self.s.match(_VALUE)
+        if found is None:
+            raise self.s.wrong("a value, such as %0")
+        return found.group()
+
+    def _define(
+        self, values: dict[str, Type], name: str, type: Type, outer: Mapping[str, Type] | None = None
+    ) -> Type:
+        if name in values and not (outer is not None and values.get(name) is outer.get(name)):
+            raise Malformed(f"{name} is defined twice")
+        values[name] = type
+        return type
+
+    def _use(self, values: dict[str, Type], name: str, type: Type) -> None:
+        """A value's type where it is read. One that no body here defines is of what stands around the op: its type is as said."""
+        base = name.partition("#")[0]
+        known = values.get(name) if name in values else values.get(base + "#0") if "#" in name else None
+        if known is None:
+            values[name] = type
+        elif known != type:
+            raise Malformed(f"{name} is {known}, and used as {type}")
+
+    def _location(self) -> None:
+        if self.s.take("loc"):
+            self.s.balanced()
+
+    def _op(self, values: dict[str, Type], body: Body) -> bool:
+        """One op; whether it ends the block."""
+        s = self.s
+        self.count += 1
+        if self.count > MAX_OPS:
+            raise Malformed(f"bodies have more than {MAX_OPS} ops")
+        made: list[tuple[str, int]] = []
+        if s.sees("%"):
+            while True:
+                name = self._value()
+                made.append((name, s.integer() if s.take(":") else 1))
+                if not s.take(","):
+                    break
+            s.expect("=")
+        quoted = s.match(STRING)
+        if quoted is not None:
+            name, operands, attributes, bodies, types, results = quoted.group(1), *self._generic(values)
+        else:
+            found = s.match(_OPNAME) or s.match(re.compile("return"))
+            if found is None:
+                raise s.wrong("an op")
+            name = found.group()
+            operands, attributes, bodies, types, results = self._short(name, values)
+        self._location()
+        for operand, type in zip(operands, types):
+            self._use(values, operand, type)
+        if name == "stablehlo.return":
+            if made or results:
+                raise Malformed("stablehlo.return has no results")
+            body.returned = list(types)
+            return True
+        if name in ("return", "func.return"):
+            raise Malformed(f"{name} ends a function; a body ends with stablehlo.return")
+        if sum(count for _, count in made) != len(results):
+            raise Malformed(
+                f"{name} has {len(results)} results, and {sum(count for _, count in made)} names for them"
+            )
+        self.check(name, types, attributes, results, bodies)
+        place = 0
+        for label, count in made:
+            for n in range(count):
+                self._define(values, label if count == 1 else f"{label}#{n}", results[place])
+                place += 1
+        return False
+
+    def _list(self) -> list[str]:
+        return [self._value() for _ in self.s.items("(", ")")]
+
+    def _types(self) -> list[Type]:
+        if self.s.sees("("):
+            return [read_type(self.s) for _ in self.s.items("(", ")")]
+        return [read_type(self.s)]
+
+    def _generic(
+        self, values: dict[str, Type]
+    ) -> tuple[list[str], dict[str, Attribute], list[Body | None], list[Type], list[Type]]:
+        """`(%a, %b) <{properties}> ({bodies}) {attributes} : (types) -> types`"""
+        s = self.s
+        operands = self._list()
+        attributes: dict[str, Attribute] = {}
+        if s.take("<"):
+            attributes.update(read_dictionary(s))
+            s.expect(">")
+        bodies: list[Body | None] = []
+        if s.sees("("):
+            for _ in s.items("(", ")"):
+                inner = _Reader(s, self.check)
+                bodies.append(inner.region(values))
+                self.count += inner.count
+        if s.sees("{"):
+            attributes.update(read_dictionary(s))
+        s.expect(":")
+        types = [read_type(s) for _ in s.items("(", ")")]
+        s.expect("->")
+        results = self._types()
+        if len(types) != len(operands):
+            raise Malformed(f"{len(operands)} operands with {len(types)} types")
+        return operands, attributes, bodies, types, results
+
+    def _short(
+        self, name: str, values: dict[str, Type]
+    ) -> tuple[list[str], dict[str, Attribute], list[Body | None], list[Type], list[Type]]:
+        s, short = self.s, name.removeprefix("stablehlo.")
+        attributes: dict[str, Attribute] = {}
+        if short == "constant":
+            if s.sees("{"):
+                attributes.update(read_dictionary(s))
+            value = read_attribute(s)
+            attributes["value"] = value
+            kind = getattr(value, "type", None)
+            if not isinstance(kind, Tensor):
+                raise Malformed("a constant without elements")
+            return [], attributes, [], [], [kind]
+        operands: list[str] = []
+        while not s.take(":"):
+            if operands or attributes:
+                s.take(",")
+            if s.sees("%"):
+                operands.append(self._value())
+            elif s.sees("{"):
+                attributes.update(read_dictionary(s))
+            elif short == "compare" and (found := s.match(re.compile(r"[A-Z]+"))) is not None:
+                kind_ = "comparison_type" if "comparison_direction" in attributes else "comparison_direction"
+                attributes["compare_type" if kind_ == "comparison_type" else kind_] = Case(
+                    kind_, found.group()
+                )
+            elif (found := s.match(re.compile(r"([a-z_]+)\s*="))) is not None:
+                attributes[_SHORT_NAMES.get(short, {}).get(found.group(1), found.group(1))] = self._setting()
+            else:
+                raise Malformed(f"this short form of {name} is not read; print it in MLIR's generic form")
+        if s.sees("("):
+            types = self._types()
+            s.expect("->")
+            results = self._types()
+        else:
+            types = [read_type(s)]
+            while s.take(","):
+                types.append(read_type(s))
+            if short == "return":
+                results = []
+            elif short == "select" and len(types) == 2:
+                types, results = [types[0], types[1], types[1]], [types[1]]
+            else:
+                results = [types[-1]]
+                types = types * len(operands) if len(types) == 1 else types
+        if len(types) != len(operands):
+            raise Malformed(f"{name} has {len(operands)} operands with {len(types)} types")
+        return operands, attributes, [], types, results
+
+    def _setting(self) -> Attribute:
+        s = self.s
+        if s.sees("["):
+            return Row("i64", tuple(s.integer() for _ in s.items("[", "]")))
+        made = read_attribute(s)
+        return made if not isinstance(made, Plain) else parsed_attribute(made.text)
+
+
+def read_body(text: str, check: Check) -> Body | None:
+    """The body of a text, with or without its braces; None if it is empty."""
+    scanner = Scanner(text)
+    reader = _Reader(scanner, check)
+    made = reader.region({}, braces=scanner.sees("{"))
+    scanner.end()
+    return made
+
+
+__all__ = ["Body", "read_body"]
