@@ -1,6 +1,7 @@
 """`infer_op` against StableHLO's own inference and verification, on random instances of every op: the same accepted, with the same types."""
 
 import os
+import re
 
 import pytest
 
@@ -15,9 +16,16 @@ from .mlir_worker import Answer, Instance, ask
 COUNT = 20_000 if os.environ.get("AICF_TEST_ALL") else 2_000
 # Where aicf answers otherwise, and why: (ours, MLIR's) -> whether it is one of these.
 KNOWN = {
-    "MLIR multiplies sizes in 64 bits without looking at what does not fit": lambda given, ours, theirs: "64 bits" in ours.error and theirs.accepted,
-    "MLIR's inference reads what is not there and ends the process": lambda given, ours, theirs: theirs.aborted,
-}  # fmt: skip
+    "MLIR multiplies sizes in 64 bits without looking at what does not fit": lambda ours, theirs: (
+        "64 bits" in ours.error and theirs.accepted
+    ),
+    "MLIR's inference reads what is not there and ends the process": lambda ours, theirs: theirs.aborted,
+    "MLIR's gather gives a scalar the bounds of its indices, a type that MLIR itself can't read": lambda ours, theirs: (
+        ours.accepted
+        and theirs.accepted
+        and re.fullmatch(r"tensor<[^?x]*, #stablehlo.bounds<\d+>>", theirs.types[0])
+    ),
+}
 
 
 def answer(given: Instance) -> Answer:
@@ -40,7 +48,7 @@ def test_the_same_is_accepted_with_the_same_types():
         (each, mine, other)
         for each, mine, other in zip(given, ours, theirs)
         if (mine.accepted, mine.types) != (other.accepted, other.types)
-        and not any(known(each, mine, other) for known in KNOWN.values())
+        and not any(known(mine, other) for known in KNOWN.values())
     ]
     assert not differ, "\n".join(
         f"{each}\n  ours   {mine}\n  MLIR's {other}" for each, mine, other in differ[:5]

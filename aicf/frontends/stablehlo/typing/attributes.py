@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from .records import FLOATING, read_dialect, wrapped
 from .scanner import INTEGER, STRING, Malformed, Scanner, number
-from .types import Tensor, read_type
-from .values import Attribute, Dense, Float, Int, Items, Plain, Row, Text
+from .types import RankedTensor, read_type
+from .values import ArrayAttribute, Attribute, Dense, Float, Int, Items, Plain, Text
 
 _SYMBOL = re.compile(r'@(?:[\w$.-]+|"(?:[^"\\\n]|\\.)*")(?:::@(?:[\w$.-]+|"[^"\n]*"))*')
 _DIALECT = re.compile(r"#[\w$]+(?:\.[\w$]+)*")
@@ -94,7 +94,7 @@ def _integer(value: int, type: str) -> Int | Float:
     return Int(wrapped(value, type), type)
 
 
-def _row(s: Scanner) -> Row:
+def _row(s: Scanner) -> ArrayAttribute:
     with s.within():
         s.expect("<")
         kind = str(read_type(s))
@@ -107,7 +107,7 @@ def _row(s: Scanner) -> Row:
                 if not s.take(","):
                     break
         s.expect(">")
-        return Row(kind, tuple(values))
+        return ArrayAttribute(kind, tuple(values))
 
 
 def _element(s: Scanner, kind: str) -> int | float:
@@ -131,7 +131,7 @@ def _dense(s: Scanner) -> Dense:
     s.expect(">")
     s.expect(":")
     kind = read_type(s)
-    if not isinstance(kind, Tensor) or not kind.static:
+    if not isinstance(kind, RankedTensor) or not kind.static:
         raise Malformed(f"dense elements are of a tensor whose sizes are known, not of {kind}")
     if kind.count > 2**63 - 1:
         raise Malformed(f"{kind} has more elements than 64 bits count")
@@ -166,7 +166,7 @@ def _literal(s: Scanner) -> object:
 
 
 def _flatten(
-    literal: object, shape: tuple[int | None, ...], element: str, into: list[int], kind: Tensor
+    literal: object, shape: tuple[int | None, ...], element: str, into: list[int], kind: RankedTensor
 ) -> None:
     complex_ = isinstance(literal, tuple) and literal[:1] == ("complex",)
     if not shape:
@@ -195,7 +195,7 @@ def _held(literal: object, element: str) -> int:
     return 0
 
 
-def _packed(data: bytes, kind: Tensor) -> Dense:
+def _packed(data: bytes, kind: RankedTensor) -> Dense:
     found = re.fullmatch(r"(u?)i(8|16|32|64)|index", kind.element)
     if found is None:
         return Dense(kind, (0,), True)

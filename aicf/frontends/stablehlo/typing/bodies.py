@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from .attributes import parsed_attribute, read_attribute, read_dictionary
 from .scanner import STRING, Malformed, Scanner
-from .types import Tensor, Type, read_type
-from .values import Attribute, Case, Plain, Row
+from .types import RankedTensor, Type, read_type
+from .values import ArrayAttribute, Attribute, Case, Plain
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _LABEL = re.compile(r"\^[\w$.-]*")
@@ -26,32 +26,32 @@ _SHORT_NAMES = {
 MAX_OPS = 100_000
 
 Check = Callable[
-    [str, Sequence[Type], Mapping[str, Attribute], Sequence[Type], "Sequence[Body | None]"], None
+    [str, Sequence[Type], Mapping[str, Attribute], Sequence[Type], "Sequence[TypedBody | None]"], None
 ]
 
 
 @dataclass
-class Body:
+class TypedBody:
     """A body of one block."""
 
     arguments: list[Type] = field(default_factory=list)
     returned: list[Type] = field(default_factory=list)
 
 
-class _Reader:
+class _BodyReader:
     """One text of bodies. `check` is given each op in them."""
 
     def __init__(self, scanner: Scanner, check: Check) -> None:
         self.s, self.check, self.count = scanner, check, 0
 
-    def region(self, outer: Mapping[str, Type], braces: bool = True) -> Body | None:
+    def region(self, outer: Mapping[str, Type], braces: bool = True) -> TypedBody | None:
         """A body; None if there is no block."""
         s = self.s
         with s.within():
             if braces:
                 s.expect("{")
             values: dict[str, Type] = dict(outer)
-            body = Body()
+            body = TypedBody()
             labelled = s.match(_LABEL) is not None
             if labelled:
                 if s.sees("("):
@@ -103,7 +103,7 @@ class _Reader:
         if self.s.take("loc"):
             self.s.balanced()
 
-    def _op(self, values: dict[str, Type], body: Body) -> bool:
+    def _op(self, values: dict[str, Type], body: TypedBody) -> bool:
         """One op; whether it ends the block."""
         s = self.s
         self.count += 1
@@ -158,7 +158,7 @@ class _Reader:
 
     def _generic(
         self, values: dict[str, Type]
-    ) -> tuple[list[str], dict[str, Attribute], list[Body | None], list[Type], list[Type]]:
+    ) -> tuple[list[str], dict[str, Attribute], list[TypedBody | None], list[Type], list[Type]]:
         """`(%a, %b) <{properties}> ({bodies}) {attributes} : (types) -> types`"""
         s = self.s
         operands = self._list()
@@ -166,10 +166,10 @@ class _Reader:
         if s.take("<"):
             attributes.update(read_dictionary(s))
             s.expect(">")
-        bodies: list[Body | None] = []
+        bodies: list[TypedBody | None] = []
         if s.sees("("):
             for _ in s.items("(", ")"):
-                inner = _Reader(s, self.check)
+                inner = _BodyReader(s, self.check)
                 bodies.append(inner.region(values))
                 self.count += inner.count
         if s.sees("{"):
@@ -184,7 +184,7 @@ class _Reader:
 
     def _short(
         self, name: str, values: dict[str, Type]
-    ) -> tuple[list[str], dict[str, Attribute], list[Body | None], list[Type], list[Type]]:
+    ) -> tuple[list[str], dict[str, Attribute], list[TypedBody | None], list[Type], list[Type]]:
         s, short = self.s, name.removeprefix("stablehlo.")
         attributes: dict[str, Attribute] = {}
         if short == "constant":
@@ -193,7 +193,7 @@ class _Reader:
             value = read_attribute(s)
             attributes["value"] = value
             kind = getattr(value, "type", None)
-            if not isinstance(kind, Tensor):
+            if not isinstance(kind, RankedTensor):
                 raise Malformed("a constant without elements")
             return [], attributes, [], [], [kind]
         operands: list[str] = []
@@ -235,18 +235,18 @@ class _Reader:
     def _setting(self) -> Attribute:
         s = self.s
         if s.sees("["):
-            return Row("i64", tuple(s.integer() for _ in s.items("[", "]")))
+            return ArrayAttribute("i64", tuple(s.integer() for _ in s.items("[", "]")))
         made = read_attribute(s)
         return made if not isinstance(made, Plain) else parsed_attribute(made.text)
 
 
-def read_body(text: str, check: Check) -> Body | None:
+def read_body(text: str, check: Check) -> TypedBody | None:
     """The body of a text, with or without its braces; None if it is empty."""
     scanner = Scanner(text)
-    reader = _Reader(scanner, check)
+    reader = _BodyReader(scanner, check)
     made = reader.region({}, braces=scanner.sees("{"))
     scanner.end()
     return made
 
 
-__all__ = ["Body", "read_body"]
+__all__ = ["TypedBody", "read_body"]

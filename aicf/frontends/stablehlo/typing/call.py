@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ....errors import TypeInferenceError
-from .bodies import Body
-from .declare import Attr, In, Kind, Misfit, Rule
-from .scanner import Malformed
-from .types import MAX_SIZE, Dim, Tensor, Type, all_fit, compatible, tensor
+from .bodies import TypedBody
+from .declare import Attr, Kind, Misfit, OperandRule, Rule
+from .types import MAX_SIZE, Dim, RankedTensor, Type, all_fit, compatible, tensor
 from .values import Attribute
 
 
-class Call:
+class OpTyping:
     """What a rule sees. `results` are the types that the op is said to have, or None; so are `bodies`."""
 
     def __init__(
@@ -23,7 +22,7 @@ class Call:
         operands: Sequence[Type],
         attributes: Mapping[str, Attribute],
         results: Sequence[Type] | None,
-        bodies: Sequence[Body | None] | None,
+        bodies: Sequence[TypedBody | None] | None,
     ) -> None:
         self.name, self.rule = name, rule
         self.operands, self.attributes = list(operands), attributes
@@ -36,16 +35,16 @@ class Call:
         if not condition:
             self.fail(constraint, message)
 
-    def body(self, index: int) -> Body | None:
+    def body(self, index: int) -> TypedBody | None:
         """A body, where bodies are given: one that has no block is refused by whoever needs its types."""
         return None if self.bodies is None else self.bodies[index]
 
-    def said(self, index: int = 0) -> Tensor:
+    def said(self, index: int = 0) -> RankedTensor:
         """A result type that can't be inferred."""
         if self.results is None:
             self.fail("result", "its result types do not follow from its operands; give result_types")
         found = self.results[index]
-        assert isinstance(found, Tensor)
+        assert isinstance(found, RankedTensor)
         return found
 
     def size(self, number: int, constraint: str, what: str) -> int:
@@ -103,7 +102,7 @@ class Call:
             self._kinds(inferred)
         self._traits([*self.operands, *final])
         for n, each in enumerate(final):
-            if isinstance(each, Tensor) and each.static and each.count > MAX_SIZE:
+            if isinstance(each, RankedTensor) and each.static and each.count > MAX_SIZE:
                 self.fail("result", f"result {n} is {each}, which has more elements than 64 bits count")
         return final
 
@@ -140,7 +139,7 @@ class Call:
 
     def _operand(self, number: str, label: str, type: Type, kind: Kind) -> None:
         self.require(kind.accepts(type), number, f"{label} is {type}, expected {kind.said}")
-        if isinstance(type, Tensor) and type.static:
+        if isinstance(type, RankedTensor) and type.static:
             self.require(
                 type.count <= MAX_SIZE,
                 number,
@@ -183,7 +182,7 @@ class Call:
             self.require(kind.accepts(type), "result", f"result {n} is {type}, expected {kind.said}")
 
     def _traits(self, types: Sequence[Type]) -> None:
-        tensors = [type for type in types if isinstance(type, Tensor)]
+        tensors = [type for type in types if isinstance(type, RankedTensor)]
         if self.rule.same_shape:
             self.require(
                 all_fit([t.shape for t in tensors]),
@@ -198,8 +197,8 @@ class Call:
             )
 
 
-def _named(decl: In | Attr) -> str:
-    return f"{decl.name}…" if isinstance(decl, In) and decl.many else decl.name
+def _named(decl: OperandRule | Attr) -> str:
+    return f"{decl.name}…" if isinstance(decl, OperandRule) and decl.many else decl.name
 
 
 def refusal(name: str, constraint: str, message: str, operands: Sequence[Type] = ()) -> TypeInferenceError:
@@ -216,6 +215,3 @@ def refusal(name: str, constraint: str, message: str, operands: Sequence[Type] =
 
 def _short(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
-
-
-__all__ = ["Call", "Malformed", "refusal"]

@@ -9,7 +9,7 @@ from typing import Any
 from . import types as ty
 from .records import KINDS
 from .types import TOKEN, Other, Tuple, Type
-from .values import Attribute, Case, Dense, Float, Int, Items, Plain, Record, Row, Text
+from .values import ArrayAttribute, Attribute, Case, Dense, Float, Int, Items, Plain, Record, Text
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ NESTED = Kind("a tensor, a token or a tuple of them", token=True, tuples=True)
 
 
 @dataclass(frozen=True)
-class In:
+class OperandRule:
     """An operand, or any number of them."""
 
     name: str
@@ -130,7 +130,7 @@ def _sized(width: str) -> Callable[[Attribute], Any]:
 
 
 def _row(width: str) -> Callable[[Attribute], Any]:
-    return lambda a: a.values if isinstance(a, Row) and a.type == width else None
+    return lambda a: a.values if isinstance(a, ArrayAttribute) and a.type == width else None
 
 
 def _precisions(a: Attribute) -> Any:
@@ -167,7 +167,7 @@ class Rule:
     """How an op is typed."""
 
     name: str
-    given: tuple[In | Attr, ...]
+    given: tuple[OperandRule | Attr, ...]
     bodies: tuple[str, ...] | None  # their names; None is any number
     results: Kind | tuple[Kind, ...]  # one kind for all, or each one's
     infer: Callable[..., Any]
@@ -175,14 +175,14 @@ class Rule:
     same_elements: str = ""  # that they have one element type
 
     @property
-    def operands(self) -> tuple[In, ...]:
-        return tuple(each for each in self.given if isinstance(each, In))
+    def operands(self) -> tuple[OperandRule, ...]:
+        return tuple(each for each in self.given if isinstance(each, OperandRule))
 
     @property
     def attributes(self) -> tuple[Attr, ...]:
         return tuple(each for each in self.given if isinstance(each, Attr))
 
-    def number(self, each: In | Attr) -> str:
+    def number(self, each: OperandRule | Attr) -> str:
         return f"I{each.at or self.given.index(each) + 1}"
 
 
@@ -191,7 +191,7 @@ RULES: dict[str, Rule] = {}
 
 def typed(
     *names: str,
-    given: Sequence[In | Attr] = (),
+    given: Sequence[OperandRule | Attr] = (),
     bodies: tuple[str, ...] | None = (),
     results: Kind | tuple[Kind, ...] = TENSOR,
     same_shape: str = "",

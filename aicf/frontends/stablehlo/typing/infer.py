@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from . import rules
 from .attributes import parsed_attribute
-from .bodies import Body, read_body
-from .call import Call, refusal
+from .bodies import TypedBody, read_body
+from .call import OpTyping, refusal
 from .declare import RULES
 from .scanner import Malformed
 from .types import Lacking, Type, parsed
@@ -65,9 +65,9 @@ def _run(
     operands: Sequence[Type],
     attributes: Mapping[str, Attribute],
     results: Sequence[Type] | None,
-    bodies: Sequence[Body | None] | None,
+    bodies: Sequence[TypedBody | None] | None,
 ) -> list[Type]:
-    call = Call(name, RULES[name.removeprefix(PREFIX)], operands, attributes, results, bodies)
+    call = OpTyping(name, RULES[name.removeprefix(PREFIX)], operands, attributes, results, bodies)
     try:
         return call.run()
     except Malformed as wrong:
@@ -79,7 +79,7 @@ def _inner(
     operands: Sequence[Type],
     attributes: Mapping[str, Attribute],
     results: Sequence[Type],
-    bodies: Sequence[Body | None],
+    bodies: Sequence[TypedBody | None],
 ) -> None:
     """An op in a body."""
     if name.startswith(PREFIX) and name.removeprefix(PREFIX) in RULES:
@@ -102,7 +102,7 @@ def _attribute(name: str, key: str, text: str) -> Attribute:
         raise refusal(name, number, f"{key} = {text[:100]!r} is no attribute: {wrong}") from None
 
 
-def _body(name: str, index: int, text: str) -> Body | None:
+def _body(name: str, index: int, text: str) -> TypedBody | None:
     try:
         return read_body(text, _inner)
     except Malformed as wrong:

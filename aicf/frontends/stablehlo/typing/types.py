@@ -48,7 +48,7 @@ _FLOATS = FLOAT | {"tf32", "f80", "f128"}  # that MLIR has
 
 
 @dataclass(frozen=True)
-class Tensor:
+class RankedTensor:
     """A ranked tensor. `bounds` is None where none are given, else a bound or None for each dimension."""
 
     shape: tuple[Dim, ...]
@@ -74,7 +74,7 @@ class Tensor:
     def bound(self, dim: int) -> Dim:
         return None if self.bounds is None else self.bounds[dim]
 
-    def of(self, element: str) -> Tensor:
+    def of(self, element: str) -> RankedTensor:
         return replace(self, element=element)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Other:
         return self.text
 
 
-Type = Tensor | Tuple | Other
+Type = RankedTensor | Tuple | Other
 TOKEN = Other("!stablehlo.token")
 
 
@@ -113,10 +113,10 @@ def shown(dim: Dim) -> str:
     return "?" if dim is None else str(dim)
 
 
-def tensor(shape: Sequence[Dim], element: str, bounds: Sequence[Dim] | None = None) -> Tensor:
+def tensor(shape: Sequence[Dim], element: str, bounds: Sequence[Dim] | None = None) -> RankedTensor:
     """A result's type: where no dimension has a bound, there are none."""
     known = bounds is not None and any(n is not None for n in bounds)
-    return Tensor(tuple(shape), element, tuple(bounds) if known and bounds is not None else None)
+    return RankedTensor(tuple(shape), element, tuple(bounds) if known and bounds is not None else None)
 
 
 # --- text ---------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def _tensor(s: Scanner) -> Type:
                 raise Malformed(
                     f"dimension {dim} has the size {n}, so it can't have the bound {bound}: write ? there"
                 )
-    return Tensor(tuple(shape), element, bounds)
+    return RankedTensor(tuple(shape), element, bounds)
 
 
 def size(text: str) -> Dim:
@@ -243,16 +243,18 @@ def all_fit(shapes: Sequence[Sequence[Dim]]) -> bool:
 
 def compatible(a: Type, b: Type) -> bool:
     """Whether a value of one type may be of the other: E6, with bounds."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
+    if isinstance(a, RankedTensor) and isinstance(b, RankedTensor):
         return a.element == b.element and shapes_fit(a.shape, b.shape) and _bounded(a, b) and _bounded(b, a)
-    return (a.element if isinstance(a, Tensor) else a) == (b.element if isinstance(b, Tensor) else b)
+    return (a.element if isinstance(a, RankedTensor) else a) == (
+        b.element if isinstance(b, RankedTensor) else b
+    )
 
 
 def all_compatible(a: Sequence[Type], b: Sequence[Type]) -> bool:
     return len(a) == len(b) and all(map(compatible, a, b))
 
 
-def _bounded(a: Tensor, b: Tensor) -> bool:
+def _bounded(a: RankedTensor, b: RankedTensor) -> bool:
     """No size of a is beyond a bound of b."""
     return b.bounds is None or all(
         bound is None or n is None or n <= bound for n, bound in zip(a.shape, b.bounds)
@@ -283,7 +285,7 @@ def wider(a: tuple[Dim, Dim], b: tuple[Dim, Dim], dim: int) -> tuple[Dim, Dim]:
     return (None, None) if None in limits else (None, max(n for n in limits if n is not None))
 
 
-def joined(types: Sequence[Tensor], rule: type | object = narrower) -> Tensor:
+def joined(types: Sequence[RankedTensor], rule: type | object = narrower) -> RankedTensor:
     """One type of several by a rule for dimensions. As StableHLO has it, bounds are kept only where the first type has any."""
     first = types[0]
     for other in types[1:]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .scanner import Malformed
-from .types import Tensor
+from .types import RankedTensor
 
 _FEW = 2**20  # elements that are looked at one by one
 
@@ -37,7 +37,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Row:
+class ArrayAttribute:
     """`array<i64: 1, 2>`"""
 
     type: str
@@ -48,7 +48,7 @@ class Row:
 class Dense:
     """`dense<…> : tensor<…>`. `elements` has all elements, or the one that all are; none where they are not integers."""
 
-    type: Tensor
+    type: RankedTensor
     elements: tuple[int, ...]
     splat: bool
 
@@ -91,4 +91,4 @@ class Plain:
     text: str
 
 
-Attribute = Int | Float | Text | Items | Row | Dense | Case | Record | Plain
+Attribute = Int | Float | Text | Items | ArrayAttribute | Dense | Case | Record | Plain

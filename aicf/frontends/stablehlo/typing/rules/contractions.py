@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..call import Call
-from ..declare import Attr, In, typed
-from ..types import Dim, Tensor, Type, fits, narrower, shown
+from ..call import OpTyping
+from ..declare import Attr, OperandRule, typed
+from ..types import Dim, RankedTensor, Type, fits, narrower, shown
 from ..values import Record
 from .movement import unique, within
 
@@ -16,12 +16,12 @@ _KNOWN = {
 _F8 = {"f8E3M4", "f8E4M3", "f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E4M3B11FNUZ", "f8E5M2FNUZ"}
 
 
-def precise(c: Call, constraint: str, config: tuple[str, ...]) -> None:
+def precise(c: OpTyping, constraint: str, config: tuple[str, ...]) -> None:
     c.require(len(config) <= 2, constraint, f"precision_config has {len(config)} entries, expected at most 2")
 
 
-@typed("dot", given=[In("lhs"), In("rhs"), PRECISION])
-def _(c: Call, lhs: Tensor, rhs: Tensor, config: tuple[str, ...]) -> Type:
+@typed("dot", given=[OperandRule("lhs"), OperandRule("rhs"), PRECISION])
+def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor, config: tuple[str, ...]) -> Type:
     precise(c, "I3", config)
     ranks = lhs.rank in (1, 2) and rhs.rank in (1, 2)
     c.require(
@@ -37,12 +37,17 @@ def _(c: Call, lhs: Tensor, rhs: Tensor, config: tuple[str, ...]) -> Type:
 @typed(
     "dot_general",
     given=[
-        In("lhs"), In("rhs"), Attr("dot_dimension_numbers", "dot"), Attr("precision_config", "precisions", needed=False, default=(), at=7),
+        OperandRule("lhs"), OperandRule("rhs"), Attr("dot_dimension_numbers", "dot"), Attr("precision_config", "precisions", needed=False, default=(), at=7),
         Attr("algorithm", "dot_algorithm", needed=False, at=8),
     ],
 )  # fmt: skip
 def _(
-    c: Call, lhs: Tensor, rhs: Tensor, numbers: Record, config: tuple[str, ...], algorithm: Record | None
+    c: OpTyping,
+    lhs: RankedTensor,
+    rhs: RankedTensor,
+    numbers: Record,
+    config: tuple[str, ...],
+    algorithm: Record | None,
 ) -> Type:
     batch = numbers.ints("lhs_batching_dimensions"), numbers.ints("rhs_batching_dimensions")
     summed = numbers.ints("lhs_contracting_dimensions"), numbers.ints("rhs_contracting_dimensions")
@@ -79,7 +84,7 @@ def _(
     return made
 
 
-def _check_algorithm(c: Call, algorithm: Record, config: tuple[str, ...]) -> None:
+def _check_algorithm(c: OpTyping, algorithm: Record, config: tuple[str, ...]) -> None:
     c.require(
         set(config) <= {"DEFAULT"},
         "C21",
@@ -112,11 +117,11 @@ def _check_algorithm(c: Call, algorithm: Record, config: tuple[str, ...]) -> Non
     )
 
 
-@typed("einsum", given=[In("lhs"), In("rhs"), Attr("einsum_config", "text")])
-def _(c: Call, lhs: Tensor, rhs: Tensor, config: str) -> Type:
+@typed("einsum", given=[OperandRule("lhs"), OperandRule("rhs"), Attr("einsum_config", "text")])
+def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor, config: str) -> Type:
     return c.said()
 
 
-@typed("unary_einsum", given=[In("operand"), Attr("einsum_config", "text")])
-def _(c: Call, operand: Tensor, config: str) -> Type:
+@typed("unary_einsum", given=[OperandRule("operand"), Attr("einsum_config", "text")])
+def _(c: OpTyping, operand: RankedTensor, config: str) -> Type:
     return c.said()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..call import Call
+from ..call import OpTyping
 from ..declare import (
     FLOAT_COMPLEX,
     FLOATS,
@@ -13,11 +13,11 @@ from ..declare import (
     SIGNED_NUMBERS,
     TENSOR,
     Attr,
-    In,
     Kind,
+    OperandRule,
     typed,
 )
-from ..types import COMPLEX, Tensor, Type, all_fit, compatible, joined, tensor
+from ..types import COMPLEX, RankedTensor, Type, all_fit, compatible, joined, tensor
 from ..values import Case, Record
 
 F32_F64 = Kind("a tensor of f32 or f64", frozenset({"f32", "f64"}))
@@ -26,9 +26,9 @@ REALS = Kind("a tensor of signed integer or floating-point type", SIGNED_NUMBERS
 ACCURACY = Attr("result_accuracy", "result_accuracy", needed=False)
 
 
-def _one_type(c: Call) -> Type:
+def _one_type(c: OpTyping) -> Type:
     """C1: all operands and results have one type, as far as it is known."""
-    operands = [type for type in c.operands if isinstance(type, Tensor)]
+    operands = [type for type in c.operands if isinstance(type, RankedTensor)]
     first = operands[0]
     for n, type in enumerate(operands[1:], 1):
         c.require(
@@ -42,14 +42,19 @@ def _one_type(c: Call) -> Type:
 
 
 def _unary(names: str, kind: Kind) -> None:
-    @typed(*names.split(), given=[In("operand", kind)], results=kind, same_shape="C1")
-    def _(c: Call, operand: Tensor) -> Type:
+    @typed(*names.split(), given=[OperandRule("operand", kind)], results=kind, same_shape="C1")
+    def _(c: OpTyping, operand: RankedTensor) -> Type:
         return _one_type(c)
 
 
 def _binary(names: str, kind: Kind) -> None:
-    @typed(*names.split(), given=[In("lhs", kind), In("rhs", kind)], results=kind, same_shape="C1")
-    def _(c: Call, lhs: Tensor, rhs: Tensor) -> Type:
+    @typed(
+        *names.split(),
+        given=[OperandRule("lhs", kind), OperandRule("rhs", kind)],
+        results=kind,
+        same_shape="C1",
+    )
+    def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor) -> Type:
         return _one_type(c)
 
 
@@ -65,17 +70,17 @@ _binary("and or xor", PRED_INT)
 _binary("shift_left shift_right_arithmetic shift_right_logical", INTS)
 
 
-@typed("add", given=[In("lhs"), In("rhs")], same_shape="C1", same_elements="C1")
-def _(c: Call, lhs: Tensor, rhs: Tensor) -> Type:
+@typed("add", given=[OperandRule("lhs"), OperandRule("rhs")], same_shape="C1", same_elements="C1")
+def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor) -> Type:
     c.require(all_fit([lhs.shape, rhs.shape]), "C1", f"lhs is {lhs}, which does not fit rhs, {rhs}")
     return joined([lhs, rhs])
 
 
 @typed(
     *["cbrt", "cosine", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic", "rsqrt", "sine", "sqrt", "tan", "tanh"],
-    given=[In("operand", FLOAT_COMPLEX), ACCURACY], results=FLOAT_COMPLEX, same_shape="C1",
+    given=[OperandRule("operand", FLOAT_COMPLEX), ACCURACY], results=FLOAT_COMPLEX, same_shape="C1",
 )  # fmt: skip
-def _(c: Call, operand: Tensor, accuracy: Record | None) -> Type:
+def _(c: OpTyping, operand: RankedTensor, accuracy: Record | None) -> Type:
     if accuracy is not None:
         numbers = [accuracy.fields[name] for name in ("atol", "rtol", "ulps")]
         mode = accuracy.fields["mode"]
@@ -92,42 +97,49 @@ def _(c: Call, operand: Tensor, accuracy: Record | None) -> Type:
     return _one_type(c)
 
 
-@typed("abs", given=[In("operand", SIGNED_NUMBERS)], results=REALS, same_shape="C1")
-@typed("imag", "real", given=[In("operand", FLOAT_COMPLEX)], results=FLOATS, same_shape="C1")
-def _(c: Call, operand: Tensor) -> Type:
+@typed("abs", given=[OperandRule("operand", SIGNED_NUMBERS)], results=REALS, same_shape="C1")
+@typed("imag", "real", given=[OperandRule("operand", FLOAT_COMPLEX)], results=FLOATS, same_shape="C1")
+def _(c: OpTyping, operand: RankedTensor) -> Type:
     return operand.of(operand.element.removeprefix("complex<").removesuffix(">"))
 
 
-@typed("is_finite", given=[In("x", FLOATS)], results=PREDS, same_shape="C1")
-def _(c: Call, x: Tensor) -> Type:
+@typed("is_finite", given=[OperandRule("x", FLOATS)], results=PREDS, same_shape="C1")
+def _(c: OpTyping, x: RankedTensor) -> Type:
     return x.of("i1")
 
 
-@typed("convert", given=[In("operand")], same_shape="C1")
-def _(c: Call, operand: Tensor) -> Type:
+@typed("convert", given=[OperandRule("operand")], same_shape="C1")
+def _(c: OpTyping, operand: RankedTensor) -> Type:
     return c.said()
 
 
-@typed("cross-replica-sum", given=[In("operand"), Attr("replica_groups", "elements")], same_shape="C1")
-def _(c: Call, operand: Tensor, groups: object) -> Type:
+@typed(
+    "cross-replica-sum", given=[OperandRule("operand"), Attr("replica_groups", "elements")], same_shape="C1"
+)
+def _(c: OpTyping, operand: RankedTensor, groups: object) -> Type:
     return _one_type(c)
 
 
 @typed(
     "reduce_precision",
     given=[
-        In("operand", FLOATS),
+        OperandRule("operand", FLOATS),
         Attr("exponent_bits", "i32", 1, low="C2"),
         Attr("mantissa_bits", "i32", 0, low="C3"),
     ],
     results=FLOATS,
 )
-def _(c: Call, operand: Tensor, exponent_bits: int, mantissa_bits: int) -> Type:
+def _(c: OpTyping, operand: RankedTensor, exponent_bits: int, mantissa_bits: int) -> Type:
     return _one_type(c)
 
 
-@typed("complex", given=[In("lhs", F32_F64), In("rhs", F32_F64)], results=COMPLEXES, same_shape="C2")
-def _(c: Call, lhs: Tensor, rhs: Tensor) -> Type:
+@typed(
+    "complex",
+    given=[OperandRule("lhs", F32_F64), OperandRule("rhs", F32_F64)],
+    results=COMPLEXES,
+    same_shape="C2",
+)
+def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor) -> Type:
     c.require(lhs.element == rhs.element, "C1", f"lhs is {lhs}, and rhs {rhs}")
     return lhs.of(f"complex<{lhs.element}>")
 
@@ -135,21 +147,21 @@ def _(c: Call, lhs: Tensor, rhs: Tensor) -> Type:
 @typed(
     "compare",
     given=[
-        In("lhs"),
-        In("rhs"),
+        OperandRule("lhs"),
+        OperandRule("rhs"),
         Attr("comparison_direction", "comparison_direction"),
         Attr("compare_type", "comparison_type", needed=False),
     ],
     results=PREDS,
     same_shape="C2",
 )
-def _(c: Call, lhs: Tensor, rhs: Tensor, direction: str, kind: str | None) -> Type:
+def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor, direction: str, kind: str | None) -> Type:
     c.require(lhs.element == rhs.element, "C1", f"lhs is {lhs}, and rhs {rhs}")
     return lhs.of("i1")
 
 
-@typed("select", given=[In("pred", PREDS), In("on_true"), In("on_false")])
-def _(c: Call, pred: Tensor, on_true: Tensor, on_false: Tensor) -> Type:
+@typed("select", given=[OperandRule("pred", PREDS), OperandRule("on_true"), OperandRule("on_false")])
+def _(c: OpTyping, pred: RankedTensor, on_true: RankedTensor, on_false: RankedTensor) -> Type:
     fit = on_true.element == on_false.element and all_fit([on_true.shape, on_false.shape])
     c.require(fit, "C2", f"on_true is {on_true}, and on_false {on_false}")
     scalar = pred.rank == 0
@@ -157,8 +169,8 @@ def _(c: Call, pred: Tensor, on_true: Tensor, on_false: Tensor) -> Type:
     return joined([on_true, on_false])
 
 
-@typed("clamp", given=[In("min"), In("operand"), In("max")], same_elements="C3")
-def _(c: Call, low: Tensor, operand: Tensor, high: Tensor) -> Type:
+@typed("clamp", given=[OperandRule("min"), OperandRule("operand"), OperandRule("max")], same_elements="C3")
+def _(c: OpTyping, low: RankedTensor, operand: RankedTensor, high: RankedTensor) -> Type:
     for constraint, name, type in (("C1", "min", low), ("C2", "max", high)):
         fit = type.rank == 0 or all_fit([type.shape, operand.shape])
         c.require(
@@ -167,8 +179,8 @@ def _(c: Call, low: Tensor, operand: Tensor, high: Tensor) -> Type:
     return tensor(operand.shape, operand.element)  # StableHLO's inference keeps no bounds here
 
 
-@typed("bitcast_convert", given=[In("operand")])
-def _(c: Call, operand: Tensor) -> Type:
+@typed("bitcast_convert", given=[OperandRule("operand")])
+def _(c: OpTyping, operand: RankedTensor) -> Type:
     made = c.said()
     c.require(
         (operand.element in COMPLEX) == (made.element in COMPLEX),

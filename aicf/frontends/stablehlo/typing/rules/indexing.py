@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..call import Call
-from ..declare import I32, INTS, SCALAR_INT, SIZES, TENSOR, Attr, In, Kind, typed
-from ..types import INDEX, INT, Dim, Tensor, Type, fits, tensor
+from ..call import OpTyping
+from ..declare import I32, INTS, SCALAR_INT, SIZES, TENSOR, Attr, Kind, OperandRule, typed
+from ..types import INDEX, INT, Dim, RankedTensor, Type, fits, tensor
 from ..values import Record
 from .movement import in_order, unique, within
 
@@ -16,9 +16,13 @@ SCATTERED = Kind(
 
 @typed(
     "dynamic_slice",
-    given=[In("operand"), In("start_indices", SCALAR_INT, many=True), Attr("slice_sizes", "ints")],
+    given=[
+        OperandRule("operand"),
+        OperandRule("start_indices", SCALAR_INT, many=True),
+        Attr("slice_sizes", "ints"),
+    ],
 )
-def _(c: Call, operand: Tensor, starts: list[Tensor], sizes: tuple[int, ...]) -> Type:
+def _(c: OpTyping, operand: RankedTensor, starts: list[RankedTensor], sizes: tuple[int, ...]) -> Type:
     fit = len(starts) == len(sizes) == operand.rank
     c.require(
         fit, "C2", f"operand is {operand}, with {len(starts)} start_indices and {len(sizes)} slice_sizes"
@@ -37,15 +41,20 @@ def _(c: Call, operand: Tensor, starts: list[Tensor], sizes: tuple[int, ...]) ->
     return made
 
 
-def _same_element(c: Call, constraint: str, operand: Tensor, made: Tensor) -> None:
+def _same_element(c: OpTyping, constraint: str, operand: RankedTensor, made: RankedTensor) -> None:
     given = c.said() if c.results is not None else made
     c.require(given.element == operand.element, constraint, f"operand is {operand}, and the result {given}")
 
 
 @typed(
-    "dynamic_update_slice", given=[In("operand"), In("update"), In("start_indices", SCALAR_INT, many=True)]
+    "dynamic_update_slice",
+    given=[
+        OperandRule("operand"),
+        OperandRule("update"),
+        OperandRule("start_indices", SCALAR_INT, many=True),
+    ],
 )
-def _(c: Call, operand: Tensor, update: Tensor, starts: list[Tensor]) -> Type:
+def _(c: OpTyping, operand: RankedTensor, update: RankedTensor, starts: list[RankedTensor]) -> Type:
     c.require(update.element == operand.element, "C2", f"operand is {operand}, and update {update}")
     c.require(update.rank == operand.rank, "C3", f"operand is {operand}, and update {update}")
     c.require(len(starts) == operand.rank, "C4", f"operand is {operand}, with {len(starts)} start_indices")
@@ -62,14 +71,19 @@ def _(c: Call, operand: Tensor, update: Tensor, starts: list[Tensor]) -> Type:
     return operand
 
 
-@typed("get_dimension_size", given=[In("operand"), Attr("dimension", "i64", 0, low="C1")], results=I32)
-def _(c: Call, operand: Tensor, dimension: int) -> Type:
+@typed(
+    "get_dimension_size", given=[OperandRule("operand"), Attr("dimension", "i64", 0, low="C1")], results=I32
+)
+def _(c: OpTyping, operand: RankedTensor, dimension: int) -> Type:
     c.require(dimension < operand.rank, "C1", f"dimension is {dimension}, and operand {operand}")
     return tensor((), "i32")
 
 
-@typed("set_dimension_size", given=[In("operand"), In("size", I32), Attr("dimension", "i64", 0, low="C1")])
-def _(c: Call, operand: Tensor, size: Tensor, dimension: int) -> Type:
+@typed(
+    "set_dimension_size",
+    given=[OperandRule("operand"), OperandRule("size", I32), Attr("dimension", "i64", 0, low="C1")],
+)
+def _(c: OpTyping, operand: RankedTensor, size: RankedTensor, dimension: int) -> Type:
     c.require(size.rank == 0, "I2", f"size is {size}, expected a 0-dimensional tensor")
     c.require(dimension < operand.rank, "C1", f"dimension is {dimension}, and operand {operand}")
     shape, bounds = list(operand.shape), [operand.bound(axis) for axis in range(operand.rank)]
@@ -80,9 +94,10 @@ def _(c: Call, operand: Tensor, size: Tensor, dimension: int) -> Type:
 
 
 @typed(
-    "torch_index_select", given=[In("operand"), In("index"), Attr("dim", "i64"), Attr("batch_dims", "i64")]
+    "torch_index_select",
+    given=[OperandRule("operand"), OperandRule("index"), Attr("dim", "i64"), Attr("batch_dims", "i64")],
 )
-def _(c: Call, operand: Tensor, index: Tensor, dim: int, batch_dims: int) -> Type:
+def _(c: OpTyping, operand: RankedTensor, index: RankedTensor, dim: int, batch_dims: int) -> Type:
     return c.said()
 
 
@@ -90,7 +105,12 @@ def _(c: Call, operand: Tensor, index: Tensor, dim: int, batch_dims: int) -> Typ
 
 
 def _gathered(
-    c: Call, operand: Tensor, starts: Tensor, numbers: Record, sizes: tuple[Dim, ...], named: dict[str, str]
+    c: OpTyping,
+    operand: RankedTensor,
+    starts: RankedTensor,
+    numbers: Record,
+    sizes: tuple[Dim, ...],
+    named: dict[str, str],
 ) -> Type:
     """The result of a gather; `named` has StableHLO's number for each number that `gather` has."""
     offset, collapsed = numbers.ints("offset_dims"), numbers.ints("collapsed_slice_dims")
@@ -174,12 +194,17 @@ def _gathered(
 @typed(
     "gather",
     given=[
-        In("operand"), In("start_indices", INTS), Attr("dimension_numbers", "gather"), Attr("slice_sizes", "ints", at=9),
+        OperandRule("operand"), OperandRule("start_indices", INTS), Attr("dimension_numbers", "gather"), Attr("slice_sizes", "ints", at=9),
         Attr("indices_are_sorted", "bool", needed=False, at=10),
     ],
 )  # fmt: skip
 def _(
-    c: Call, operand: Tensor, starts: Tensor, numbers: Record, sizes: tuple[int, ...], sorted_: bool
+    c: OpTyping,
+    operand: RankedTensor,
+    starts: RankedTensor,
+    numbers: Record,
+    sizes: tuple[int, ...],
+    sorted_: bool,
 ) -> Type:
     return _gathered(c, operand, starts, numbers, sizes, {})
 
@@ -192,11 +217,18 @@ _DYNAMIC = {
 @typed(
     "dynamic_gather",
     given=[
-        In("operand"), In("start_indices", INTS), In("slice_sizes", Kind("a 1-dimensional tensor of integers whose size is known", INT, 1, True)),
+        OperandRule("operand"), OperandRule("start_indices", INTS), OperandRule("slice_sizes", Kind("a 1-dimensional tensor of integers whose size is known", INT, 1, True)),
         Attr("dimension_numbers", "gather"), Attr("indices_are_sorted", "bool", needed=False, at=8),
     ],
 )  # fmt: skip
-def _(c: Call, operand: Tensor, starts: Tensor, sizes: Tensor, numbers: Record, sorted_: bool) -> Type:
+def _(
+    c: OpTyping,
+    operand: RankedTensor,
+    starts: RankedTensor,
+    sizes: RankedTensor,
+    numbers: Record,
+    sorted_: bool,
+) -> Type:
     count = sizes.shape[0]
     c.require(count == operand.rank, "C11", f"slice_sizes is {sizes}, and operand {operand}")
     return _gathered(c, operand, starts, numbers, (None,) * operand.rank, _DYNAMIC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..call import Call
+from ..call import OpTyping
 from ..declare import (
     INDEX_SIZES,
     INT_FLOAT_COMPLEX_STATIC,
@@ -14,14 +14,14 @@ from ..declare import (
     STATIC_BOUNDED,
     TENSOR,
     Attr,
-    In,
+    OperandRule,
     typed,
 )
-from ..types import Dim, Tensor, Type, fits, narrower, shapes_fit, tensor
+from ..types import Dim, RankedTensor, Type, fits, narrower, shapes_fit, tensor
 from ..values import Dense
 
 
-def within(c: Call, constraint: str, name: str, dims: Sequence[int], rank: int) -> None:
+def within(c: OpTyping, constraint: str, name: str, dims: Sequence[int], rank: int) -> None:
     """0 <= dims < rank"""
     c.require(
         all(0 <= n < rank for n in dims),
@@ -30,18 +30,18 @@ def within(c: Call, constraint: str, name: str, dims: Sequence[int], rank: int) 
     )
 
 
-def unique(c: Call, constraint: str, name: str, dims: Sequence[int]) -> None:
+def unique(c: OpTyping, constraint: str, name: str, dims: Sequence[int]) -> None:
     c.require(
         len(set(dims)) == len(dims), constraint, f"{name} is {list(dims)}, in which a number stands twice"
     )
 
 
-def in_order(c: Call, constraint: str, name: str, dims: Sequence[int]) -> None:
+def in_order(c: OpTyping, constraint: str, name: str, dims: Sequence[int]) -> None:
     c.require(list(dims) == sorted(dims), constraint, f"{name} is {list(dims)}, expected it to be sorted")
 
 
 @typed("constant", given=[Attr("value", "dense")], results=STATIC)
-def _(c: Call, value: Dense) -> Type:
+def _(c: OpTyping, value: Dense) -> Type:
     if c.results is not None:
         c.require(
             list(c.results) == [value.type], "C1", f"the result is {c.results[0]}, and value {value.type}"
@@ -50,14 +50,14 @@ def _(c: Call, value: Dense) -> Type:
 
 
 @typed("iota", given=[Attr("iota_dimension", "i64", 0, low="C1")], results=INT_FLOAT_COMPLEX_STATIC)
-def _(c: Call, dimension: int) -> Type:
+def _(c: OpTyping, dimension: int) -> Type:
     made = c.said()
     c.require(dimension < made.rank, "C1", f"iota_dimension is {dimension}, and the result {made}")
     return made
 
 
-@typed("reshape", given=[In("operand")], results=STATIC_BOUNDED, same_elements="C1")
-def _(c: Call, operand: Tensor) -> Type:
+@typed("reshape", given=[OperandRule("operand")], results=STATIC_BOUNDED, same_elements="C1")
+def _(c: OpTyping, operand: RankedTensor) -> Type:
     made = c.said()
     if operand.static and made.static:
         c.require(
@@ -68,8 +68,8 @@ def _(c: Call, operand: Tensor) -> Type:
     return made
 
 
-@typed("broadcast", given=[In("operand"), Attr("broadcast_sizes", "ints")], same_elements="C1")
-def _(c: Call, operand: Tensor, sizes: tuple[int, ...]) -> Type:
+@typed("broadcast", given=[OperandRule("operand"), Attr("broadcast_sizes", "ints")], same_elements="C1")
+def _(c: OpTyping, operand: RankedTensor, sizes: tuple[int, ...]) -> Type:
     c.require(
         all(n >= 0 for n in sizes), "I2", f"broadcast_sizes is {list(sizes)}, in which a number is negative"
     )
@@ -78,11 +78,11 @@ def _(c: Call, operand: Tensor, sizes: tuple[int, ...]) -> Type:
 
 @typed(
     "broadcast_in_dim",
-    given=[In("operand"), Attr("broadcast_dimensions", "ints")],
+    given=[OperandRule("operand"), Attr("broadcast_dimensions", "ints")],
     results=STATIC_BOUNDED,
     same_elements="C1",
 )
-def _(c: Call, operand: Tensor, dims: tuple[int, ...]) -> Type:
+def _(c: OpTyping, operand: RankedTensor, dims: tuple[int, ...]) -> Type:
     made = c.said()
     c.require(len(dims) == operand.rank, "C2", f"broadcast_dimensions is {list(dims)}, and operand {operand}")
     unique(c, "C4", "broadcast_dimensions", dims)
@@ -97,8 +97,8 @@ def _(c: Call, operand: Tensor, dims: tuple[int, ...]) -> Type:
     return made
 
 
-@typed("transpose", given=[In("operand"), Attr("permutation", "ints")], same_elements="C1")
-def _(c: Call, operand: Tensor, order: tuple[int, ...]) -> Type:
+@typed("transpose", given=[OperandRule("operand"), Attr("permutation", "ints")], same_elements="C1")
+def _(c: OpTyping, operand: RankedTensor, order: tuple[int, ...]) -> Type:
     c.require(
         sorted(order) == list(range(operand.rank)),
         "C2",
@@ -111,7 +111,7 @@ def _(c: Call, operand: Tensor, order: tuple[int, ...]) -> Type:
 @typed(
     "slice",
     given=[
-        In("operand"),
+        OperandRule("operand"),
         Attr("start_indices", "ints"),
         Attr("limit_indices", "ints"),
         Attr("strides", "ints"),
@@ -119,7 +119,11 @@ def _(c: Call, operand: Tensor, order: tuple[int, ...]) -> Type:
     same_elements="C1",
 )
 def _(
-    c: Call, operand: Tensor, starts: tuple[int, ...], limits: tuple[int, ...], strides: tuple[int, ...]
+    c: OpTyping,
+    operand: RankedTensor,
+    starts: tuple[int, ...],
+    limits: tuple[int, ...],
+    strides: tuple[int, ...],
 ) -> Type:
     for name, given in (("start_indices", starts), ("limit_indices", limits), ("strides", strides)):
         c.require(
@@ -145,15 +149,15 @@ def _(
 @typed(
     "pad",
     given=[
-        In("operand"), In("padding_value", SCALAR), Attr("edge_padding_low", "ints"), Attr("edge_padding_high", "ints"),
+        OperandRule("operand"), OperandRule("padding_value", SCALAR), Attr("edge_padding_low", "ints"), Attr("edge_padding_high", "ints"),
         Attr("interior_padding", "ints"),
     ],
     same_elements="C1",
 )  # fmt: skip
 def _(
-    c: Call,
-    operand: Tensor,
-    value: Tensor,
+    c: OpTyping,
+    operand: RankedTensor,
+    value: RankedTensor,
     low: tuple[int, ...],
     high: tuple[int, ...],
     interior: tuple[int, ...],
@@ -178,7 +182,7 @@ def _(
     return tensor(shape, operand.element, bounds)
 
 
-def _padded(c: Call, axis: int, size: Dim, low: int, high: int, interior: int) -> Dim:
+def _padded(c: OpTyping, axis: int, size: Dim, low: int, high: int, interior: int) -> Dim:
     if size is None:
         return None
     made = c.size(size + low + high + max(size - 1, 0) * interior, "C4", f"dimension {axis} of the result")
@@ -187,9 +191,11 @@ def _padded(c: Call, axis: int, size: Dim, low: int, high: int, interior: int) -
 
 
 @typed(
-    "concatenate", given=[In("inputs", many=True), Attr("dimension", "i64", 0, low="C4")], same_elements="C1"
+    "concatenate",
+    given=[OperandRule("inputs", many=True), Attr("dimension", "i64", 0, low="C4")],
+    same_elements="C1",
 )
-def _(c: Call, inputs: list[Tensor], dimension: int) -> Type:
+def _(c: OpTyping, inputs: list[RankedTensor], dimension: int) -> Type:
     c.require(len(inputs) > 0, "C3", "takes at least one operand")
     first = inputs[0]
     c.require(dimension < first.rank, "C4", f"dimension is {dimension}, and operand 0 {first}")
@@ -213,7 +219,7 @@ def _(c: Call, inputs: list[Tensor], dimension: int) -> Type:
     return tensor([n for n, _ in dims], first.element, [bound for _, bound in dims] if bounded else None)
 
 
-def _behind(c: Call, a: tuple[Dim, Dim], b: tuple[Dim, Dim]) -> tuple[Dim, Dim]:
+def _behind(c: OpTyping, a: tuple[Dim, Dim], b: tuple[Dim, Dim]) -> tuple[Dim, Dim]:
     """The size and bound of two dimensions, one behind the other."""
     if a[0] is not None and b[0] is not None:
         return c.size(a[0] + b[0], "C6", "the dimension of the result"), None
@@ -222,8 +228,8 @@ def _behind(c: Call, a: tuple[Dim, Dim], b: tuple[Dim, Dim]) -> tuple[Dim, Dim]:
     return None, (c.size(sum(known), "C6", "the bound of the result") if len(known) == 2 else None)
 
 
-@typed("reverse", given=[In("operand"), Attr("dimensions", "ints")], same_elements="C1")
-def _(c: Call, operand: Tensor, dims: tuple[int, ...]) -> Type:
+@typed("reverse", given=[OperandRule("operand"), Attr("dimensions", "ints")], same_elements="C1")
+def _(c: OpTyping, operand: RankedTensor, dims: tuple[int, ...]) -> Type:
     unique(c, "C2", "dimensions", dims)
     within(c, "C3", "dimensions", dims, operand.rank)
     return operand
@@ -235,14 +241,14 @@ def _(c: Call, operand: Tensor, dims: tuple[int, ...]) -> Type:
 @typed(
     "dynamic_broadcast_in_dim",
     given=[
-        In("operand"), In("output_dimensions", SIZES), Attr("broadcast_dimensions", "ints"),
+        OperandRule("operand"), OperandRule("output_dimensions", SIZES), Attr("broadcast_dimensions", "ints"),
         Attr("known_expanding_dimensions", "ints", needed=False, default=()), Attr("known_nonexpanding_dimensions", "ints", needed=False, default=()),
     ],
 )  # fmt: skip
 def _(
-    c: Call,
-    operand: Tensor,
-    sizes: Tensor,
+    c: OpTyping,
+    operand: RankedTensor,
+    sizes: RankedTensor,
     dims: tuple[int, ...],
     expanding: tuple[int, ...],
     others: tuple[int, ...],
@@ -263,15 +269,15 @@ def _(
     return made
 
 
-@typed("dynamic_iota", given=[In("output_shape", SIZES), Attr("iota_dimension", "i64", 0, low="C1")])
-def _(c: Call, sizes: Tensor, dimension: int) -> Type:
+@typed("dynamic_iota", given=[OperandRule("output_shape", SIZES), Attr("iota_dimension", "i64", 0, low="C1")])
+def _(c: OpTyping, sizes: RankedTensor, dimension: int) -> Type:
     made = c.said()
     c.require(dimension < made.rank, "C1", f"iota_dimension is {dimension}, and the result {made}")
     return made
 
 
-@typed("dynamic_reshape", given=[In("operand"), In("output_shape", SIZES)])
-def _(c: Call, operand: Tensor, sizes: Tensor) -> Type:
+@typed("dynamic_reshape", given=[OperandRule("operand"), OperandRule("output_shape", SIZES)])
+def _(c: OpTyping, operand: RankedTensor, sizes: RankedTensor) -> Type:
     if c.results is None and sizes.shape[0] is not None and sizes.shape[0] <= 64:
         return tensor([None] * sizes.shape[0], operand.element)
     made = c.said()
@@ -289,10 +295,17 @@ def _(c: Call, operand: Tensor, sizes: Tensor) -> Type:
 @typed(
     "dynamic_pad",
     given=[
-        In("operand"), In("padding_value", SCALAR), In("edge_padding_low", SIZES), In("edge_padding_high", SIZES), In("interior_padding", SIZES),
+        OperandRule("operand"), OperandRule("padding_value", SCALAR), OperandRule("edge_padding_low", SIZES), OperandRule("edge_padding_high", SIZES), OperandRule("interior_padding", SIZES),
     ],
 )  # fmt: skip
-def _(c: Call, operand: Tensor, value: Tensor, low: Tensor, high: Tensor, interior: Tensor) -> Type:
+def _(
+    c: OpTyping,
+    operand: RankedTensor,
+    value: RankedTensor,
+    low: RankedTensor,
+    high: RankedTensor,
+    interior: RankedTensor,
+) -> Type:
     c.require(
         low == high == interior,
         "C2",
@@ -316,13 +329,15 @@ def _(c: Call, operand: Tensor, value: Tensor, low: Tensor, high: Tensor, interi
 @typed(
     "real_dynamic_slice",
     given=[
-        In("operand"),
-        In("start_indices", INDEX_SIZES),
-        In("limit_indices", INDEX_SIZES),
-        In("strides", INDEX_SIZES),
+        OperandRule("operand"),
+        OperandRule("start_indices", INDEX_SIZES),
+        OperandRule("limit_indices", INDEX_SIZES),
+        OperandRule("strides", INDEX_SIZES),
     ],
 )
-def _(c: Call, operand: Tensor, starts: Tensor, limits: Tensor, strides: Tensor) -> Type:
+def _(
+    c: OpTyping, operand: RankedTensor, starts: RankedTensor, limits: RankedTensor, strides: RankedTensor
+) -> Type:
     c.require(
         starts == limits == strides,
         "C1",

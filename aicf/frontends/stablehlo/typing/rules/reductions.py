@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..bodies import Body
-from ..call import Call
-from ..declare import TENSOR, Attr, In, typed
-from ..types import BOOL, COMPLEX, FLOAT, INT, Dim, Tensor, Type, fits, shapes_fit, tensor
+from ..bodies import TypedBody
+from ..call import OpTyping
+from ..declare import TENSOR, Attr, OperandRule, typed
+from ..types import BOOL, COMPLEX, FLOAT, INT, Dim, RankedTensor, Type, fits, shapes_fit, tensor
 from .movement import unique, within
 
 
-def promotable(c: Call, a: str, b: str) -> bool:
+def promotable(c: OpTyping, a: str, b: str) -> bool:
     """Whether elements of one type become those of another: of one kind, and not of fewer bits. Floats become each other."""
     if a in FLOAT and b in FLOAT:
         return True
@@ -20,29 +20,29 @@ def promotable(c: Call, a: str, b: str) -> bool:
     return a in COMPLEX and b in COMPLEX and int(a[9:-1]) <= int(b[9:-1])
 
 
-def alike(a: Tensor, b: Type, floats: bool = False) -> bool:
+def alike(a: RankedTensor, b: Type, floats: bool = False) -> bool:
     """Shapes that fit and one element type; any two floating-point types where `floats`."""
-    if not isinstance(b, Tensor) or not shapes_fit(a.shape, b.shape):
+    if not isinstance(b, RankedTensor) or not shapes_fit(a.shape, b.shape):
         return False
     return a.element == b.element or (floats and a.element in FLOAT and b.element in FLOAT)
 
 
-def accumulators(c: Call, index: int, count: int, constraint: str) -> list[str] | None:
+def accumulators(c: OpTyping, index: int, count: int, constraint: str) -> list[str] | None:
     """Element types that a body returns, where there is one."""
     body = c.body(index)
     if body is None:
         return None
-    returned = [type for type in body.returned if isinstance(type, Tensor)]
+    returned = [type for type in body.returned if isinstance(type, RankedTensor)]
     same = len(returned) == len(body.returned) == count
     c.require(same, constraint, f"the body returns {_listed(body.returned)}, expected {count} tensors")
     return [type.element for type in returned]
 
 
 def check_reducer(
-    c: Call,
-    body: Body | None,
-    inputs: Sequence[Tensor],
-    inits: Sequence[Tensor],
+    c: OpTyping,
+    body: TypedBody | None,
+    inputs: Sequence[RankedTensor],
+    inits: Sequence[RankedTensor],
     allowed: Sequence[Dim],
     constraint: str,
 ) -> None:
@@ -62,7 +62,7 @@ def check_reducer(
     )
     for n, (made, given, init) in enumerate(zip(body.returned, inputs, inits)):
         first, second = body.arguments[n], body.arguments[count + n]
-        if not isinstance(made, Tensor):
+        if not isinstance(made, RankedTensor):
             c.fail(constraint, f"the body returns {made}, expected a tensor")
         c.require(
             alike(made, first), constraint, f"the body's argument {n} is {first}, and its result {n} {made}"
@@ -82,7 +82,7 @@ def check_reducer(
             constraint,
             f"the initial value {n} is {init}, which does not become {made}",
         )
-        assert isinstance(second, Tensor)
+        assert isinstance(second, RankedTensor)
         c.require(
             promotable(c, given.element, second.element),
             constraint,
@@ -101,7 +101,7 @@ def _listed(types: Sequence[Type]) -> str:
     return ", ".join(map(str, types)) or "nothing"
 
 
-def check_inputs(c: Call, inputs: Sequence[Tensor], some: str, same: str) -> Tensor:
+def check_inputs(c: OpTyping, inputs: Sequence[RankedTensor], some: str, same: str) -> RankedTensor:
     c.require(len(inputs) > 0, some, "takes at least one input")
     for n, each in enumerate(inputs):
         c.require(
@@ -112,10 +112,16 @@ def check_inputs(c: Call, inputs: Sequence[Tensor], some: str, same: str) -> Ten
 
 @typed(
     "reduce",
-    given=[In("inputs", many=True), In("init_values", many=True), Attr("dimensions", "ints")],
+    given=[
+        OperandRule("inputs", many=True),
+        OperandRule("init_values", many=True),
+        Attr("dimensions", "ints"),
+    ],
     bodies=("body",),
 )
-def _(c: Call, inputs: list[Tensor], inits: list[Tensor], dims: tuple[int, ...]) -> list[Type]:
+def _(
+    c: OpTyping, inputs: list[RankedTensor], inits: list[RankedTensor], dims: tuple[int, ...]
+) -> list[Type]:
     first = check_inputs(c, inputs, "C3", "C1")
     within(c, "C4", "dimensions", dims, first.rank)
     unique(c, "C5", "dimensions", dims)
@@ -129,11 +135,11 @@ def _(c: Call, inputs: list[Tensor], inits: list[Tensor], dims: tuple[int, ...])
 
 @typed(
     "map",
-    given=[In("inputs", many=True), Attr("dimensions", "ints")],
+    given=[OperandRule("inputs", many=True), Attr("dimensions", "ints")],
     bodies=("computation",),
     same_shape="C1",
 )
-def _(c: Call, inputs: list[Tensor], dims: tuple[int, ...]) -> Type:
+def _(c: OpTyping, inputs: list[RankedTensor], dims: tuple[int, ...]) -> Type:
     body = c.body(0)
     if body is None:
         c.fail("I3", "its type follows from its body, which is not given or is empty")
@@ -144,10 +150,10 @@ def _(c: Call, inputs: list[Tensor], dims: tuple[int, ...]) -> Type:
         f"the body takes {len(body.arguments)} arguments, expected {len(inputs)}",
     )
     for n, (argument, given) in enumerate(zip(body.arguments, inputs)):
-        fit = isinstance(argument, Tensor) and argument.rank == 0 and argument.element == given.element
+        fit = isinstance(argument, RankedTensor) and argument.rank == 0 and argument.element == given.element
         c.require(fit, "C4", f"the body's argument {n} is {argument}, expected tensor<{given.element}>")
     made = body.returned[0] if len(body.returned) == 1 else None
-    if not isinstance(made, Tensor) or made.rank != 0:
+    if not isinstance(made, RankedTensor) or made.rank != 0:
         c.fail("C4", f"the body returns {_listed(body.returned)}, expected one 0-dimensional tensor")
     c.require(dims == tuple(range(len(dims))), "C3", f"dimensions is {list(dims)}, expected 0, 1, … in order")
     for n, given in enumerate(inputs):
@@ -157,10 +163,10 @@ def _(c: Call, inputs: list[Tensor], dims: tuple[int, ...]) -> Type:
 
 @typed(
     "sort",
-    given=[In("inputs", many=True), Attr("dimension", "i64", needed=False, default=-1), Attr("is_stable", "bool", needed=False)],
+    given=[OperandRule("inputs", many=True), Attr("dimension", "i64", needed=False, default=-1), Attr("is_stable", "bool", needed=False)],
     bodies=("comparator",), same_shape="C3",
 )  # fmt: skip
-def _(c: Call, inputs: list[Tensor], dimension: int, stable: bool) -> list[Type]:
+def _(c: OpTyping, inputs: list[RankedTensor], dimension: int, stable: bool) -> list[Type]:
     c.require(len(inputs) > 0, "C1", "takes at least one input")
     rank = inputs[0].rank
     c.require(-rank <= dimension < rank, "C4", f"dimension is {dimension}, and input 0 {inputs[0]}")
@@ -175,7 +181,7 @@ def _(c: Call, inputs: list[Tensor], dimension: int, stable: bool) -> list[Type]
             wanted = tensor((), inputs[n // 2].element)
             c.require(argument == wanted, "C5", f"the body's argument {n} is {argument}, expected {wanted}")
         made = body.returned[0] if len(body.returned) == 1 else None
-        fit = isinstance(made, Tensor) and made.rank == 0 and made.element == "i1"
+        fit = isinstance(made, RankedTensor) and made.rank == 0 and made.element == "i1"
         c.require(fit, "C5", f"the body returns {_listed(body.returned)}, expected tensor<i1>")
     return list(inputs)
 
