@@ -191,7 +191,7 @@ class _Reading:
         attrs = {}
         for named in op.attributes:
             name = named if isinstance(named, str) else named.name
-            attrs[name] = self.attribute(op.attributes[name])
+            attrs[name] = self._attribute(op, name)
         return Operation(
             op.name,
             tuple(self.number(v) for v in op.operands),
@@ -201,6 +201,13 @@ class _Reading:
             tuple(self.body(region) for region in op.regions),
             self.where(op),
         )
+
+    def _attribute(self, op: Any, name: str) -> Any:
+        try:
+            found = op.attributes[name]
+        except TypeError:  # the bindings have no class for elements such as complex numbers
+            return f"{name}, which can't be read"
+        return self.attribute(found)
 
     def number(self, value: Any) -> int:
         return self.values.setdefault(value, len(self.values))
