@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 _CHECK = re.compile(r"check\.(\w+)\s+(%[\w#]+)")
 _ANOTHER = re.compile(r"%[\w#]+")
 _SIGNATURE = re.compile(r"func\.func\s+(?:public\s+)?@[\w.]+\s*\(\s*\)\s*\{")
-_TYPE = re.compile(r"\s*:?\s*(tensor<[^>]*(?:<[^>]*>[^>]*)*>)")
+_TYPE = re.compile(r"\s*:?\s*(tensor<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)")
 
 
 @dataclass
@@ -82,11 +82,7 @@ def rewritten(text: str) -> tuple[str, list[Check]]:
         at = re.compile(r"\s*,?\s*").match(text, at).end()  # type: ignore[union-attr]
         if text.startswith("dense", at):
             expected, at = _constant(text, at)
-            type = (
-                expected[expected.rindex("tensor<") :]
-                if "complex" not in expected
-                else expected.rsplit(": ", 1)[1]
-            )
+            type = expected[expected.rindex("tensor<") :]
         else:
             other = _ANOTHER.match(text, at)
             if other is None:
@@ -101,7 +97,7 @@ def rewritten(text: str) -> tuple[str, list[Check]]:
             if typed is None:
                 raise ValueError(f"a check of {value} without a type")
             type, at = typed.group(1), typed.end()
-            more = re.compile(r"\s*,\s*tensor<[^>]*>").match(text, at)
+            more = re.compile(r"\s*,\s*" + _TYPE.pattern).match(text, at)
             at = more.end() if more else at
         tolerance = re.search(r"tolerance\s*=\s*([\d.e+-]+)", said)
         ulps = re.search(r"max_ulp_difference\s*=\s*(\d+)", said)
@@ -218,8 +214,10 @@ def _short(reason: str) -> str:
         return f"({found.group(1)})"
     if (found := re.search(r"dialect `(\w+)'|'(\w+)' dialect|Dialect `(\w+)'", reason)) is not None:
         return f"(dialect {next(filter(None, found.groups()))})"
-    if "!quant" in reason:
+    if "quant" in reason:
         return "(quantized)"
+    if "can't be parsed" in reason:
+        return "(not parsed by jaxlib)"
     return reason.removeprefix("stablehlo.")[:80]
 
 

@@ -47,6 +47,10 @@ class OpTyping:
         assert isinstance(found, RankedTensor)
         return found
 
+    def given(self, inferred: RankedTensor) -> RankedTensor:
+        """The result's type: the one that it is said to have, else the inferred one."""
+        return inferred if self.results is None else self.said()
+
     def size(self, number: int, constraint: str, what: str) -> int:
         """A computed size, which 64 bits must hold."""
         self.require(
@@ -111,7 +115,7 @@ class OpTyping:
         return not any(each.many for each in self.rule.operands) and self.rule.bodies == ()
 
     def _results_constraint(self) -> str:
-        return self.rule.same_shape or "result"
+        return self.rule.made or self.rule.same_shape or "result"
 
     def _operands(self) -> dict[str, Any]:
         declared, operands = self.rule.operands, self.operands

@@ -173,6 +173,7 @@ class Rule:
     infer: Callable[..., Any]
     same_shape: str = ""  # the constraint that all operands and results have one shape
     same_elements: str = ""  # that they have one element type
+    made: str = ""  # that the results are what follows
 
     @property
     def operands(self) -> tuple[OperandRule, ...]:
@@ -196,6 +197,7 @@ def typed(
     results: Kind | tuple[Kind, ...] = TENSOR,
     same_shape: str = "",
     same_elements: str = "",
+    made: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare the type rule of ops. The function is given the call, then operands and attributes in their order; it returns the
     results' types, or a list of them."""
@@ -203,7 +205,7 @@ def typed(
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             assert name not in RULES, name
-            RULES[name] = Rule(name, tuple(given), bodies, results, function, same_shape, same_elements)
+            RULES[name] = Rule(name, tuple(given), bodies, results, function, same_shape, same_elements, made)
         return function
 
     return declare

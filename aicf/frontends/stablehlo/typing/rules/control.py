@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..bodies import TypedBody
 from ..call import OpTyping
 from ..declare import I32, NESTED, PREDS, TOKENS, UI32, VALUE, Attr, Kind, OperandRule, typed
-from ..scanner import Malformed
 from ..types import TOKEN, RankedTensor, Tuple, Type, all_compatible, joined, tensor, wider
 
 
@@ -13,7 +12,13 @@ def _said(types: list[Type]) -> str:
     return ", ".join(map(str, types)) or "nothing"
 
 
-@typed("while", given=[OperandRule("operand", VALUE, many=True)], bodies=("cond", "body"), results=VALUE)
+@typed(
+    "while",
+    given=[OperandRule("operand", VALUE, many=True)],
+    bodies=("cond", "body"),
+    results=VALUE,
+    made="C3",
+)
 def _(c: OpTyping, operands: list[Type]) -> list[Type]:
     cond, body = c.body(0), c.body(1)
     if cond is not None:
@@ -41,7 +46,7 @@ def _(c: OpTyping, operands: list[Type]) -> list[Type]:
     return operands
 
 
-def _branches(c: OpTyping, chosen: RankedTensor, numbers: tuple[str, str, str]) -> list[Type]:
+def _branches(c: OpTyping, chosen: RankedTensor, numbers: tuple[str, str]) -> list[Type]:
     """The types that all branches return; each may be open where they differ."""
     c.require(chosen.rank == 0, "I1", f"what chooses is {chosen}, expected a 0-dimensional tensor")
     bodies: list[TypedBody] = []
@@ -62,26 +67,25 @@ def _branches(c: OpTyping, chosen: RankedTensor, numbers: tuple[str, str, str]) 
     made: list[Type] = []
     for types in zip(*[body.returned for body in bodies]):
         tensors = [type for type in types if isinstance(type, RankedTensor)]
-        try:
-            made.append(joined(tensors, wider) if len(tensors) == len(types) else types[0])
-        except Malformed as wrong:
-            c.fail(numbers[2], str(wrong))
+        made.append(joined(tensors, wider) if len(tensors) == len(types) else types[0])
     return made
 
 
-@typed("if", given=[OperandRule("pred", PREDS)], bodies=("true_branch", "false_branch"), results=VALUE)
+@typed(
+    "if", given=[OperandRule("pred", PREDS)], bodies=("true_branch", "false_branch"), results=VALUE, made="C3"
+)
 def _(c: OpTyping, pred: RankedTensor) -> list[Type]:
     c.require(c.bodies is not None, "bodies", "its types follow from its branches, which are not given")
-    return _branches(c, pred, ("C1", "C2", "C3"))
+    return _branches(c, pred, ("C1", "C2"))
 
 
-@typed("case", given=[OperandRule("index", I32)], bodies=None, results=VALUE)
+@typed("case", given=[OperandRule("index", I32)], bodies=None, results=VALUE, made="C4")
 def _(c: OpTyping, index: RankedTensor) -> list[Type]:
     c.require(bool(c.bodies), "C1", "takes at least one branch")
-    return _branches(c, index, ("C2", "C3", "C4"))
+    return _branches(c, index, ("C2", "C3"))
 
 
-@typed("tuple", given=[OperandRule("val", NESTED, many=True)], results=NESTED)
+@typed("tuple", given=[OperandRule("val", NESTED, many=True)], results=NESTED, made="C1")
 def _(c: OpTyping, values: list[Type]) -> list[Type]:
     return [Tuple(tuple(values))]
 
@@ -93,6 +97,7 @@ def _(c: OpTyping, values: list[Type]) -> list[Type]:
         Attr("index", "i32", 0, low="C1"),
     ],
     results=NESTED,
+    made="C2",
 )
 def _(c: OpTyping, operand: Type, index: int) -> Type:
     if not isinstance(operand, Tuple):

@@ -160,7 +160,9 @@ def _(c: OpTyping, lhs: RankedTensor, rhs: RankedTensor, direction: str, kind: s
     return lhs.of("i1")
 
 
-@typed("select", given=[OperandRule("pred", PREDS), OperandRule("on_true"), OperandRule("on_false")])
+@typed(
+    "select", given=[OperandRule("pred", PREDS), OperandRule("on_true"), OperandRule("on_false")], made="C2"
+)
 def _(c: OpTyping, pred: RankedTensor, on_true: RankedTensor, on_false: RankedTensor) -> Type:
     fit = on_true.element == on_false.element and all_fit([on_true.shape, on_false.shape])
     c.require(fit, "C2", f"on_true is {on_true}, and on_false {on_false}")
@@ -169,7 +171,12 @@ def _(c: OpTyping, pred: RankedTensor, on_true: RankedTensor, on_false: RankedTe
     return joined([on_true, on_false])
 
 
-@typed("clamp", given=[OperandRule("min"), OperandRule("operand"), OperandRule("max")], same_elements="C3")
+@typed(
+    "clamp",
+    given=[OperandRule("min"), OperandRule("operand"), OperandRule("max")],
+    same_elements="C3",
+    made="C4",
+)
 def _(c: OpTyping, low: RankedTensor, operand: RankedTensor, high: RankedTensor) -> Type:
     for constraint, name, type in (("C1", "min", low), ("C2", "max", high)):
         fit = type.rank == 0 or all_fit([type.shape, operand.shape])

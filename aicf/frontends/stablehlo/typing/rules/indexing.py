@@ -21,6 +21,7 @@ SCATTERED = Kind(
         OperandRule("start_indices", SCALAR_INT, many=True),
         Attr("slice_sizes", "ints"),
     ],
+    made="C5",
 )
 def _(c: OpTyping, operand: RankedTensor, starts: list[RankedTensor], sizes: tuple[int, ...]) -> Type:
     fit = len(starts) == len(sizes) == operand.rank
@@ -42,7 +43,7 @@ def _(c: OpTyping, operand: RankedTensor, starts: list[RankedTensor], sizes: tup
 
 
 def _same_element(c: OpTyping, constraint: str, operand: RankedTensor, made: RankedTensor) -> None:
-    given = c.said() if c.results is not None else made
+    given = c.given(made)
     c.require(given.element == operand.element, constraint, f"operand is {operand}, and the result {given}")
 
 
@@ -53,6 +54,7 @@ def _same_element(c: OpTyping, constraint: str, operand: RankedTensor, made: Ran
         OperandRule("update"),
         OperandRule("start_indices", SCALAR_INT, many=True),
     ],
+    made="C1",
 )
 def _(c: OpTyping, operand: RankedTensor, update: RankedTensor, starts: list[RankedTensor]) -> Type:
     c.require(update.element == operand.element, "C2", f"operand is {operand}, and update {update}")
@@ -191,13 +193,11 @@ def _gathered(
     return made
 
 
-@typed(
-    "gather",
+@typed("gather",
     given=[
         OperandRule("operand"), OperandRule("start_indices", INTS), Attr("dimension_numbers", "gather"), Attr("slice_sizes", "ints", at=9),
         Attr("indices_are_sorted", "bool", needed=False, at=10),
-    ],
-)  # fmt: skip
+    ], made="C22")  # fmt: skip
 def _(
     c: OpTyping,
     operand: RankedTensor,
@@ -214,13 +214,11 @@ _DYNAMIC = {
 }  # fmt: skip
 
 
-@typed(
-    "dynamic_gather",
+@typed("dynamic_gather",
     given=[
         OperandRule("operand"), OperandRule("start_indices", INTS), OperandRule("slice_sizes", Kind("a 1-dimensional tensor of integers whose size is known", INT, 1, True)),
         Attr("dimension_numbers", "gather"), Attr("indices_are_sorted", "bool", needed=False, at=8),
-    ],
-)  # fmt: skip
+    ], made="C13")  # fmt: skip
 def _(
     c: OpTyping,
     operand: RankedTensor,

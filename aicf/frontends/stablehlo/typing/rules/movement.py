@@ -40,7 +40,7 @@ def in_order(c: OpTyping, constraint: str, name: str, dims: Sequence[int]) -> No
     c.require(list(dims) == sorted(dims), constraint, f"{name} is {list(dims)}, expected it to be sorted")
 
 
-@typed("constant", given=[Attr("value", "dense")], results=STATIC)
+@typed("constant", given=[Attr("value", "dense")], results=STATIC, made="C1")
 def _(c: OpTyping, value: Dense) -> Type:
     if c.results is not None:
         c.require(
@@ -97,7 +97,9 @@ def _(c: OpTyping, operand: RankedTensor, dims: tuple[int, ...]) -> Type:
     return made
 
 
-@typed("transpose", given=[OperandRule("operand"), Attr("permutation", "ints")], same_elements="C1")
+@typed(
+    "transpose", given=[OperandRule("operand"), Attr("permutation", "ints")], same_elements="C1", made="C3"
+)
 def _(c: OpTyping, operand: RankedTensor, order: tuple[int, ...]) -> Type:
     c.require(
         sorted(order) == list(range(operand.rank)),
@@ -117,6 +119,7 @@ def _(c: OpTyping, operand: RankedTensor, order: tuple[int, ...]) -> Type:
         Attr("strides", "ints"),
     ],
     same_elements="C1",
+    made="C5",
 )
 def _(
     c: OpTyping,
@@ -146,14 +149,12 @@ def _(
     return tensor(shape, operand.element)
 
 
-@typed(
-    "pad",
+@typed("pad",
     given=[
         OperandRule("operand"), OperandRule("padding_value", SCALAR), Attr("edge_padding_low", "ints"), Attr("edge_padding_high", "ints"),
         Attr("interior_padding", "ints"),
     ],
-    same_elements="C1",
-)  # fmt: skip
+    same_elements="C1", made="C4")  # fmt: skip
 def _(
     c: OpTyping,
     operand: RankedTensor,
@@ -194,6 +195,7 @@ def _padded(c: OpTyping, axis: int, size: Dim, low: int, high: int, interior: in
     "concatenate",
     given=[OperandRule("inputs", many=True), Attr("dimension", "i64", 0, low="C4")],
     same_elements="C1",
+    made="C6",
 )
 def _(c: OpTyping, inputs: list[RankedTensor], dimension: int) -> Type:
     c.require(len(inputs) > 0, "C3", "takes at least one operand")
@@ -228,7 +230,7 @@ def _behind(c: OpTyping, a: tuple[Dim, Dim], b: tuple[Dim, Dim]) -> tuple[Dim, D
     return None, (c.size(sum(known), "C6", "the bound of the result") if len(known) == 2 else None)
 
 
-@typed("reverse", given=[OperandRule("operand"), Attr("dimensions", "ints")], same_elements="C1")
+@typed("reverse", given=[OperandRule("operand"), Attr("dimensions", "ints")], same_elements="C1", made="C1")
 def _(c: OpTyping, operand: RankedTensor, dims: tuple[int, ...]) -> Type:
     unique(c, "C2", "dimensions", dims)
     within(c, "C3", "dimensions", dims, operand.rank)
@@ -316,7 +318,7 @@ def _(
         "C2",
         f"edge_padding_low has {low.shape[0]} numbers, and operand is {operand}",
     )
-    made = c.said() if c.results is not None else tensor([None] * operand.rank, operand.element)
+    made = c.given(tensor([None] * operand.rank, operand.element))
     c.require(
         operand.element == value.element == made.element,
         "C1",

@@ -34,11 +34,12 @@ def _normed(
     c.require(
         fit, number, f"{next(iter(rows))} is {first}, and operand {operand} with features in dimension {axis}"
     )
-    for name, (constraint, row) in rows.items():
-        fit = all(fits(row.shape[0], other.shape[0]) for _, other in rows.values())
-        c.require(
-            fit, constraint, f"{name} is {row}, and operand {operand} with features in dimension {axis}"
-        )
+    named = list(rows.items())
+    for n, (name, (constraint, row)) in enumerate(named):
+        for other, (_, before) in named[:n]:
+            c.require(
+                fits(row.shape[0], before.shape[0]), constraint, f"{name} is {row}, and {other} {before}"
+            )
     bounds = None if operand.bounds is None else [operand.bounds[axis]]
     return tensor([operand.shape[axis]], operand.element, bounds)
 
@@ -56,6 +57,7 @@ def _normed(
     ],
     results=(FLOATS, ROW, ROW),
     same_elements="C2",
+    made="C3",
 )
 def _(
     c: OpTyping,
@@ -86,6 +88,7 @@ def _(
     ],
     results=(FLOATS,),
     same_elements="C2",
+    made="C7",
 )
 def _(
     c: OpTyping,
@@ -122,6 +125,7 @@ def _(
     ],
     results=(FLOATS, ROW, ROW),
     same_elements="C2",
+    made="C7",
 )
 def _(
     c: OpTyping, operand: RankedTensor, scale: RankedTensor, offset: RankedTensor, epsilon: float, axis: int
@@ -135,6 +139,7 @@ def _(
     given=[OperandRule("a", FLOAT_COMPLEX), Attr("lower", "bool", needed=False)],
     results=FLOAT_COMPLEX,
     same_elements="C1",
+    made="C1",
 )
 def _(c: OpTyping, a: RankedTensor, lower: bool) -> Type:
     c.require(a.rank >= 2, "C2", f"a is {a}, expected two dimensions or more")
@@ -142,14 +147,12 @@ def _(c: OpTyping, a: RankedTensor, lower: bool) -> Type:
     return a
 
 
-@typed(
-    "triangular_solve",
+@typed("triangular_solve",
     given=[
         OperandRule("a", FLOAT_COMPLEX), OperandRule("b", FLOAT_COMPLEX), Attr("left_side", "bool"), Attr("lower", "bool"), Attr("unit_diagonal", "bool"),
         Attr("transpose_a", "transpose"),
     ],
-    results=FLOAT_COMPLEX, same_elements="C1",
-)  # fmt: skip
+    results=FLOAT_COMPLEX, same_elements="C1", made="C4")  # fmt: skip
 def _(
     c: OpTyping, a: RankedTensor, b: RankedTensor, left: bool, lower: bool, unit: bool, transpose: str
 ) -> Type:
@@ -166,6 +169,7 @@ def _(
     "fft",
     given=[OperandRule("operand", FLOAT_COMPLEX), Attr("fft_type", "fft_type"), Attr("fft_length", "ints")],
     results=FLOAT_COMPLEX,
+    made="C5",
 )
 def _(c: OpTyping, operand: RankedTensor, kind: str, lengths: tuple[int, ...]) -> Type:
     count = len(lengths)
@@ -207,6 +211,7 @@ def _(c: OpTyping, operand: RankedTensor, kind: str, lengths: tuple[int, ...]) -
         Attr("rng_distribution", "rng_distribution"),
     ],
     results=Kind("a tensor of i1, integer or floating-point type", BOOL | INT | FLOAT),
+    made="C3",
 )
 def _(c: OpTyping, a: RankedTensor, b: RankedTensor, shape: RankedTensor, distribution: str) -> Type:
     c.require(a.element == b.element, "C1", f"a is {a}, and b {b}")

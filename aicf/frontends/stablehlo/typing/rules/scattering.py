@@ -11,14 +11,12 @@ from .movement import in_order, unique, within
 from .reductions import accumulators, check_reducer
 
 
-@typed(
-    "scatter",
+@typed("scatter",
     given=[
         OperandRule("inputs", many=True), OperandRule("scatter_indices", SCATTERED), OperandRule("updates", many=True), Attr("scatter_dimension_numbers", "scatter"),
         Attr("indices_are_sorted", "bool", needed=False, at=10), Attr("unique_indices", "bool", needed=False, at=11),
     ],
-    bodies=("update_computation",),
-)  # fmt: skip
+    bodies=("update_computation",), made="C24")  # fmt: skip
 def _(
     c: OpTyping,
     inputs: list[RankedTensor],
@@ -47,7 +45,7 @@ def _(
         c.require(update.rank == rank, "C4", f"update {n} is {update}, expected {rank} dimensions")
         _numbered(c, given, shape, update, numbers)
         _sized(c, n, given, shape, update, numbers)
-    found = accumulators(c, 0, len(inputs), "C23") or [each.element for each in inputs]
+    found = accumulators(c, 0) or [each.element for each in inputs]
     return [each.of(element) for each, element in zip(inputs, found)]
 
 

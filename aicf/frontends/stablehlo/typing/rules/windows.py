@@ -222,14 +222,12 @@ def _(
     return c.said()
 
 
-@typed(
-    "reduce_window",
+@typed("reduce_window",
     given=[
         OperandRule("inputs", many=True), OperandRule("init_values", many=True), Attr("window_dimensions", "ints"), Attr("window_strides", "ints", needed=False),
         Attr("base_dilations", "ints", needed=False), Attr("window_dilations", "ints", needed=False), Attr("padding", "elements", needed=False),
     ],
-    bodies=("body",),
-)  # fmt: skip
+    bodies=("body",), made="C15")  # fmt: skip
 def _(
     c: OpTyping, inputs: list[RankedTensor], inits: list[RankedTensor], sizes: tuple[int, ...], strides: tuple[int, ...] | None, base: tuple[int, ...] | None,
     dilation: tuple[int, ...] | None, padding: Dense | None,
@@ -239,7 +237,7 @@ def _(
     numbers = {"sizes": "C5", "strides": "C6 C7", "base": "C8 C9", "dilation": "C10 C11", "padding": "C12"}
     moving = windows(c, sizes, numbers, strides, padding, base, dilation)
     check_reducer(c, c.body(0), inputs, inits, sizes, "C13")
-    elements = accumulators(c, 0, len(inputs), "C13") or [each.element for each in inputs]
+    elements = accumulators(c, 0) or [each.element for each in inputs]
     bounds = [None if each.bounds is None else moving.made(c, "C15", each.bounds) for each in inputs]
     return [
         tensor(moving.made(c, "C15", each.shape), element, bound)
@@ -247,14 +245,12 @@ def _(
     ]
 
 
-@typed(
-    "select_and_scatter",
+@typed("select_and_scatter",
     given=[
         OperandRule("operand"), OperandRule("source"), OperandRule("init_value"), Attr("window_dimensions", "ints", needed=False), Attr("window_strides", "ints", needed=False),
         Attr("padding", "elements", needed=False),
     ],
-    bodies=("select", "scatter"),
-)  # fmt: skip
+    bodies=("select", "scatter"), made="C11")  # fmt: skip
 def _(
     c: OpTyping, operand: RankedTensor, source: RankedTensor, init: RankedTensor, sizes: tuple[int, ...] | None, strides: tuple[int, ...] | None, padding: Dense | None
 ) -> Type:  # fmt: skip
@@ -281,7 +277,7 @@ def _(
     made = tensor(moving.made(c, "C2", operand.shape), operand.element)
     c.require(shapes_fit(made.shape, source.shape), "C2", f"source is {source}, expected {made}")
     c.require(alike(made, source, True), "C1", f"source is {source}, expected {made}")
-    found = accumulators(c, 1, 1, "C10")
+    found = accumulators(c, 1)
     return operand.of(found[0] if found else operand.element)
 
 
