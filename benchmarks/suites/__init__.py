@@ -4,6 +4,7 @@ from ..harness import Suite
 from . import (
     attention,
     convolution,
+    convolution_gradients,
     cpu,
     decode,
     demo,
@@ -32,6 +33,7 @@ SUITES: dict[str, Suite] = {
         epilogue,
         attention,
         convolution,
+        convolution_gradients,
         linear_loss,
         lesson,
         selection,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from convolution_cases import SHAPES
-from kernel_cases import Case, desc, region
+from convolution_cases import H200, SHAPES
+from kernel_cases import HALVES, VARIANTS, Case, desc, region
 
 from aicf.ops.windows import windows_of
 from aicf.rows import RegionSpec
-from aicf.types import DType, f32
+from aicf.types import DType, bf16, f16, f32
 
 WEIGHT_TILED, DATA_TILED = "cuda.weight_gradient_tiled.v1", "cuda.data_gradient_tiled.v1"
 STEPS = "strides", "dilation", "low", "high", "input_dilation"
@@ -53,3 +53,29 @@ def tiled_cases(dtype: DType, tolerance: float) -> list[Case]:
         cases.append(Case(WEIGHT_TILED, weight_gradient(x, w, dtype, **attrs), tolerance))
         cases.append(Case(DATA_TILED, data_gradient(x, w, dtype, **attrs), tolerance))
     return cases
+
+
+# More tiles than multiprocessors, longer and shorter rows of windows than a K-tile; ResNet-50's own
+LARGE: dict[str, Any] = {
+    "3x3": ((16, 56, 56, 64), (64, 3, 3, 64), {"low": (1, 1), "high": (1, 1)}),
+    "steps": ((16, 57, 55, 128), (136, 3, 3, 128), {"low": (1, 1), "high": (1, 1), "strides": (2, 2)}),
+    "wide": ((2, 3, 300, 40), (96, 3, 3, 40), {"low": (1, 1), "high": (1, 1)}),
+    "small images": ((300, 3, 3, 256), (264, 3, 3, 256), {"low": (1, 1), "high": (1, 1)}),
+    "1x1": ((9, 28, 28, 512), (128, 1, 1, 512), {}),
+    "1x1 steps": ((9, 28, 27, 256), (136, 1, 1, 256), {"strides": (2, 2)}),
+    "stem": ((4, 112, 112, 8), (64, 7, 7, 8), {"low": (3, 3), "high": (3, 3), "strides": (2, 2)}),
+    "even": ((4, 20, 20, 72), (64, 4, 4, 72), {"low": (1, 1), "high": (1, 1), "strides": (2, 2)}),
+}
+
+
+def hopper_cases(variant: str, turn: int = 0, large: bool = False) -> list[Case]:
+    """Of all that a kernel on tensor cores takes, from one in turn on, f16 and bf16 in turns."""
+    make = weight_gradient if ".weight_" in variant else data_gradient
+    shapes = [*SHAPES.values(), *(list(LARGE.values())[turn % 3 :: 3] if large else ())]
+    made = []
+    for i, (x, w, attrs) in enumerate(shapes[turn % len(shapes) :] + shapes[: turn % len(shapes)]):
+        dtype = (f16, bf16)[(i + turn) % 2]
+        r = make(x, w, dtype, **attrs)
+        if VARIANTS[variant].supported(r, H200) is None:
+            made.append(Case(variant, r, HALVES[dtype]))
+    return made

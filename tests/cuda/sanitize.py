@@ -34,9 +34,11 @@ import numpy as np
 import test_gpu_kernels as on_gpu
 import wgmma_cases as hopper
 from convolution_cases import SHAPES, biased
+from gradient_cases import hopper_cases
 from kernel_cases import (
     CONVOLUTIONS,
     FIRST,
+    GRADIENTS,
     HALVES,
     MORE,
     VARIANTS,
@@ -114,6 +116,8 @@ def cases(device: DeviceSpec, each: int = 2) -> list[Case]:
             shapes = list(SHAPES.values())
             windows = [shapes[(len(made) + n) % len(shapes)] for n in range(each)]
             made += [Case(kernel_id, biased(x, w, **attrs), HALVES[f16]) for x, w, attrs in windows]
+        if kernel_id in GRADIENTS:
+            made += hopper_cases(kernel_id, len(made))[:each]
         if not made or made[-1].variant != kernel_id:
             listed = [c for c in (*FIRST, *MORE) if c.variant == kernel_id and _does_something(c)]
             made += listed[:: -(-len(listed) // (OTHERS * each)) or 1]

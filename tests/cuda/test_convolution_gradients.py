@@ -1,14 +1,33 @@
-"""Gradients of convolutions without a GPU: what is taken, numbers in numba's simulator, which kernel is chosen where."""
+"""Gradients of convolutions without a GPU: what is taken, numbers in numba's simulator and on a model of Hopper, and that they compile."""
 
 from __future__ import annotations
 
-import pytest
-from gradient_cases import DATA_TILED, OTHERS, WEIGHT_TILED, data_gradient, weight_gradient
-from kernel_cases import VARIANTS
-from simulated import outcomes_of
+import random
 
+import pytest
+from clean_kernels import are_new, found_clean
+from convolution_cases import H200, SHAPES
+from gradient_cases import DATA_TILED, OTHERS, WEIGHT_TILED, data_gradient, weight_gradient
+from gradient_runs import run_weight_gradient
+from hopper_run import run_launch
+from kernel_cases import GRADIENTS, VARIANTS, desc, fused
+from simulated import outcomes_of
+from test_wgmma import assert_clean
+from wgmma_cases import assert_refused
+
+from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.conv import data_gradient as of_data
+from aicf.cuda_kernels.conv import weight_gradient as of_weights
+from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
-from aicf.types import bf16, f32
+from aicf.types import bf16, f16, f32
+
+SMALL = WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216))
+PINGPONG = WgmmaTiling(64, 192, 2, ping_pong=True)
+WEIGHTS, DATA = (
+    {v: VARIANTS[v] for v in GRADIENTS if f".{of}_gradient_wgmma" in v} for of in ("weight", "data")
+)
+UNDER = {"low": (1, 1), "high": (1, 1)}
 
 
 @pytest.mark.sample(1, pool="simulated")
@@ -27,3 +46,103 @@ def test_every_gradient_has_a_kernel_everywhere(name, dtype, device):
         r = make(x, w, dtype, **attrs)
         assert VARIANTS[variant].supported(r, preset(device)) is None
         assert VARIANTS[variant].cost(r, preset(device)).us > 0
+
+
+@pytest.mark.parametrize("r, reason", [
+    (weight_gradient((2, 8, 8, 16), (8, 3, 3, 16)), "x is f32, needs f16 or bf16"),
+    (weight_gradient((2, 8, 8, 16), (8, 3, 3, 8), f16, groups=2), "groups 2 is over 1"),
+    (weight_gradient((2, 4, 8, 8, 16), (8, 3, 3, 3, 16), f16), "spatial axes 3 is over 2"),
+    (weight_gradient((2, 8, 8, 12), (8, 3, 3, 12), f16), "channels of x 12 is not a multiple of 8"),
+    (weight_gradient((2, 8, 8, 16), (12, 3, 3, 16), f16), "channels of dy 12 is not a multiple of 8"),
+    (weight_gradient((2, 8, 8, 16), (8, 3, 3, 16), f16, input_dilation=(2, 2)), "input_dilation is (2, 2), needs 1"),
+    (weight_gradient((2, 40, 40, 16), (8, 3, 3, 16), f16, strides=(9, 1)), "stride 9 is over 8"),
+    (weight_gradient((2, 600, 8, 16), (8, 3, 3, 16), f16, dilation=(128, 1)), "elements from a window's first to its last 256 is over 255"),
+    (weight_gradient((2, 300, 8, 16), (8, 200, 3, 16), f16), "padding 198 is over 127"),
+    (weight_gradient((2, 2, 8, 16), (8, 3, 3, 16), f16), "least extent 0 is under 1"),
+])  # fmt: skip
+def test_weight_gradients_refuse_with_the_value_seen(r, reason):
+    assert_refused(WEIGHTS, r, reason)
+
+
+@pytest.mark.parametrize("r, reason", [
+    (data_gradient((2, 8, 8, 16), (8, 3, 3, 16)), "dy is f32, needs f16 or bf16"),
+    (data_gradient((2, 8, 8, 16), (8, 3, 3, 8), f16, groups=2), "groups 2 is over 1"),
+    (data_gradient((2, 8, 8, 16), (12, 3, 3, 16), f16), "channels 12 is not a multiple of 8"),
+    (data_gradient((2, 8, 8, 12), (8, 3, 3, 12), f16), "channels of w 12 is not a multiple of 8"),
+    (data_gradient((2, 8, 8, 16), (8, 3, 3, 16), f16, strides=(2, 1)), "strides is (2, 1), needs 1"),
+])  # fmt: skip
+def test_data_gradients_refuse_with_the_value_seen(r, reason):
+    assert_refused(DATA, r, reason)
+
+
+def test_hopper_s_are_chosen_where_they_can_be():
+    x, w = (32, 28, 28, 128), (128, 3, 3, 128)
+    for make, kernels in ((weight_gradient, WEIGHTS), (data_gradient, DATA)):
+        r = make(x, w, bf16, **UNDER)
+        us = {
+            v: kernel.cost(r, H200).us for v, kernel in kernels.items() if kernel.supported(r, H200) is None
+        }
+        assert us.keys() == kernels.keys() and min(us.values()) < 20
+        assert all(kernel.supported(r, preset("b200")).condition == "needs" for kernel in kernels.values())
+
+
+def masked(x, w, dtype, **attrs):
+    """A data gradient, and that of the relu before."""
+    plain = data_gradient(x, w, dtype, **attrs)
+    dy, kernel = plain.operands
+    given = {"dy": dy, "w": kernel, "y": desc(x, dtype)}
+    op = "dx", "convolution_data_gradient_channels_last", "dy", "w", {"sizes": tuple(x[1:-1]), **attrs}
+    return fused(given, op, ("z", "relu_grad", "dx", "y"))
+
+
+@pytest.mark.sample(2, pool="on the model", always=lambda name, dtype: False)
+@pytest.mark.spec("D13", "F2")
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_number_of_a_weight_gradient_goes_where_it_belongs(name, dtype):
+    x, w, attrs = SHAPES[name]
+    r = weight_gradient(x, (8 * -(-w[0] // 8), *w[1:]), dtype, **attrs)
+    tiling, splits = random.choice((SMALL, PINGPONG)), random.choice((1, 2, 3))
+    run_weight_gradient(tiling, r, random.randrange(2**32), splits, 2**-8 if dtype is bf16 else 0.0)
+
+
+STRAIGHT = [name for name, (_, _, attrs) in SHAPES.items() if max(attrs.get("strides", (1,))) == 1]
+
+
+@pytest.mark.sample(2, pool="on the model", always=lambda name, make, dtype: False)
+@pytest.mark.spec("D13", "F2")
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("make", [data_gradient, masked])
+@pytest.mark.parametrize("name", STRAIGHT)
+def test_every_number_of_a_data_gradient_goes_where_it_belongs(name, make, dtype):
+    x, w, attrs = SHAPES[name]
+    r = make(x, w, dtype, **attrs)
+    tiling, rounding = random.choice((SMALL, PINGPONG)), 2**-8 if dtype is bf16 else 0.0
+    run_launch(of_data._launch(tiling, r, H200), r, random.randrange(2**32), 1, tolerance=rounding)
+
+
+def launches_of(variant):
+    make, t = weight_gradient if variant in WEIGHTS else data_gradient, random.Random(variant)
+    r = make((8, 56, 56, 64), (72, 3, 3, 64), t.choice((f16, bf16)), **UNDER)
+    return r, VARIANTS[variant].build(r, H200)
+
+
+def is_new(variant):
+    r, launches = launches_of(variant)
+    return are_new(launches, r, H200.target)
+
+
+@pytest.mark.sample(1, always=is_new, pool="machine code")
+@pytest.mark.spec("F2", "D13")
+@pytest.mark.parametrize("variant", GRADIENTS)
+def test_compiles_without_spills_or_serialized_products(variant):
+    r, (product, *others) = launches_of(variant)
+    tilings = of_weights.OF_WEIGHTS if variant in WEIGHTS else of_data.OF_DATA
+    (tiling,) = (t for t in tilings if f"_{t}.v" in variant)
+    assert_clean(tiling, engine.compile_launch(product, r, H200.target))
+    assert ".im2col." in engine.ptx_of(product, r, H200.target)
+    for launch in others:
+        compiled = engine.compile_launch(launch, r, H200.target)
+        assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
+    for launch in (product, *others):
+        found_clean(launch, r, H200.target)

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from gradient_cases import tiled_cases
-from kernel_cases import HALVES, assert_close, operands_for, reference
+from gradient_cases import hopper_cases, tiled_cases
+from kernel_cases import GRADIENTS, HALVES, assert_close, operands_for, reference
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 
 from aicf.types import bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
+
+
+def check(gpu, case):  # noqa: F811
+    operands = operands_for(case)
+    assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+
+
+@pytest.mark.spec("D13")
+@pytest.mark.parametrize("variant", GRADIENTS)
+def test_gradients_on_tensor_cores(gpu, variant):  # noqa: F811
+    for case in hopper_cases(variant, GRADIENTS.index(variant), large=True):
+        check(gpu, case)
+
+
+@pytest.mark.spec("D13")
+def test_weight_gradients_have_the_same_bits_in_every_run(gpu):  # noqa: F811
+    variant = next(v for v in GRADIENTS if ".weight_" in v)
+    case = hopper_cases(variant, large=True)[-1]
+    operands = operands_for(case)
+    first, again = (launch_case(gpu, case, operands.memory)[0] for _ in range(2))
+    np.testing.assert_array_equal(first.view(np.uint16), again.view(np.uint16))
 
 
 @pytest.mark.spec("D13")
@@ -19,5 +41,4 @@ pytestmark = pytest.mark.gpu
     ids=str,
 )
 def test_gradients_by_f32_arithmetic(gpu, case):  # noqa: F811
-    operands = operands_for(case)
-    assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
+    check(gpu, case)

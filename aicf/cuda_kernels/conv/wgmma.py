@@ -25,7 +25,7 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import bf16, f16, i32
+from ...types import TensorDesc, bf16, f16, i32
 from ..gemm import simt as gemm
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
@@ -45,17 +45,22 @@ def family(region: RegionSpec) -> Reject | None:
 
 
 def _checks(region: RegionSpec) -> Checks:
+    yield from checks(region)
+
+
+def checks(region: RegionSpec, called: tuple[str, str] = ("x", "w")) -> Checks:
+    """Of what windows slide over and a kernel, which are called so."""
     yield from gemm.checks(region)
     p, _ = gemm.problem(region)
     if p.dtype not in (f16, bf16):
-        yield Reject("dtype", f"x is {p.dtype}, needs f16 or bf16")
-    x, w, of = region.operands[p.a], region.operands[p.b], _windows(region)
+        yield Reject("dtype", f"{called[0]} is {p.dtype}, needs f16 or bf16")
+    x, w, of = region.operands[p.a], region.operands[p.b], windows_in(region)
     yield at_most("groups", region.anchor.attrs["groups"], 1)
     yield at_most("spatial axes", x.rank - 2, AXES)
     yield at_least("least extent of results", min(p.m, p.n, p.k, p.count), 1)
     yield at_most("axes of the batch", len(p.batch), 0)
     yield multiple("channels", x.shape[-1], TMA_ALIGNMENT // p.dtype.itemsize)
-    for name, t in (("x", x), ("w", w)):
+    for name, t in zip(called, (x, w)):
         if not t.contiguous:
             yield Reject("contiguous", f"{name} is {t}, needs rows of channels, one after the other")
         if t.alignment < TMA_ALIGNMENT:
@@ -63,26 +68,26 @@ def _checks(region: RegionSpec) -> Checks:
     if any(of.interior):
         yield Reject("input_dilation", f"input_dilation is {tuple(n + 1 for n in of.interior)}, needs 1")
     yield at_most("stride", max(of.strides), STEP)
-    yield at_most("elements from a window's first to its last", max(_spans(of)), FURTHEST)
+    yield at_most("elements from a window's first to its last", max(spans(of)), FURTHEST)
     corner = WindowMap.CORNERS[AXES]
-    first, last = _corners(of)
+    first, last = corners(of)
     yield at_most("padding", max(*first, *last, *(-n - 1 for n in (*first, *last))), corner - 1)
     yield at_most("greatest extent", max(p.m, p.n, padded_k(region), *x.shape), gemm_wgmma.EXTENT)
 
 
-def _windows(region: RegionSpec) -> Windows:
+def windows_in(region: RegionSpec) -> Windows:
     of = gemm.problem(region)[0].windows
     assert of is not None
     return of
 
 
-def _spans(of: Windows) -> list[int]:
+def spans(of: Windows) -> list[int]:
     return [(n - 1) * apart for n, apart in zip(of.window, of.dilation)]
 
 
-def _corners(of: Windows) -> tuple[list[int], list[int]]:
+def corners(of: Windows) -> tuple[list[int], list[int]]:
     """Along each axis: where the first window begins, and where the last one does, from the last element on."""
-    return [-n for n in of.low], [n - span for n, span in zip(of.high, _spans(of))]
+    return [-n for n in of.low], [n - span for n, span in zip(of.high, spans(of))]
 
 
 def padded_k(region: RegionSpec) -> int:
@@ -116,37 +121,46 @@ def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
     return ConvolutionWgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
-    p, _ = gemm.problem(region)
-    x, w, of = region.operands[p.a], region.operands[p.b], _windows(region)
-    tile, missing, size = k_tile(p.dtype), AXES - len(of.window), p.dtype.itemsize
-    channels = x.shape[-1]
+def window_map(source: In, x: TensorDesc, of: Windows, box: tuple[int, int]) -> WindowMap:
+    """For copies of so many channels of so many windows over x."""
+    missing, size, channels = AXES - len(of.window), x.dtype.itemsize, x.shape[-1]
     along = (*reversed(x.shape[1:-1]), *(1,) * missing)
     pitches = [channels * size]
     for extent in along:
         pitches.append(pitches[-1] * extent)
-    first, last = ((*reversed(corner), *(0,) * missing) for corner in _corners(of))
+    first, last = ((*reversed(corner), *(0,) * missing) for corner in corners(of))
     steps = (*reversed(of.strides), *(1,) * missing)
-    extents, box = (channels, *along, x.shape[0]), (tile, tiling.m)
-    windows = WindowMap(In(p.a), p.dtype, extents, tuple(pitches), box, first=first, last=last, steps=steps)
+    extents = channels, *along, x.shape[0]
+    return WindowMap(source, x.dtype, extents, tuple(pitches), box, first=first, last=last, steps=steps)
+
+
+def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
+    p, _ = gemm.problem(region)
+    x, w, tile, size = region.operands[p.a], region.operands[p.b], k_tile(p.dtype), p.dtype.itemsize
+    channels, windows = x.shape[-1], window_map(In(p.a), x, windows_in(region), (tile, tiling.m))
     places, rows = (channels, p.k // channels, w.shape[0]), (channels * size, p.k * size)
     return [windows, TensorMap(In(p.b), p.dtype, places, rows, (tile, 1, tiling.n))]
 
 
-def _geometry(region: RegionSpec) -> Geometry:
-    p, _ = gemm.problem(region)
-    x, of = region.operands[p.a], _windows(region)
+def geometry_of(of: Windows, sizes: tuple[int, ...], chunks: int) -> Geometry:
+    """Of windows over an image of such sizes."""
     missing = AXES - len(of.window)
 
     def xy(numbers: Any, other: int) -> tuple[int, int]:
         near, far = (*reversed(numbers), *(other,) * missing)
         return near, far
 
-    chunks = padded_k(region) // k_tile(p.dtype) // (p.k // x.shape[-1])
     return Geometry(
-        *xy(of.made(x.shape[1:-1]), 1), *xy(of.strides, 1), *xy(_corners(of)[0], 0), xy(of.window, 1)[0],
+        *xy(of.made(sizes), 1), *xy(of.strides, 1), *xy(corners(of)[0], 0), xy(of.window, 1)[0],
         *xy(of.dilation, 1), chunks,
     )  # fmt: skip
+
+
+def geometry_in(region: RegionSpec) -> Geometry:
+    p, _ = gemm.problem(region)
+    x = region.operands[p.a]
+    chunks = padded_k(region) // k_tile(p.dtype) // (p.k // x.shape[-1])
+    return geometry_of(windows_in(region), x.shape[1:-1], chunks)
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Launch:
@@ -161,7 +175,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Laun
     maps = _maps(tiling, region)
     if by_tma:
         maps += gemm_wgmma.result_boxes(region, sources)
-    sizes = (m, n, Num(padded_k(region), i32), *(Num(number, i32) for number in _geometry(region)))
+    sizes = (m, n, Num(padded_k(region), i32), *(Num(number, i32) for number in geometry_in(region)))
     tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
     body = wgmma(
         tiling, True, True, finish, boxes, tma_sources=sources, lines=lines,

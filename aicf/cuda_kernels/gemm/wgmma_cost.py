@@ -100,9 +100,11 @@ def cost(
     register_operand: str = "",
     leaving: Leaving | None = None,
     k: int = 0,
+    operand_bytes: int = 0,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
-    operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by."""
+    operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
+    operand_bytes: of a and b in memory, where they are not as large as they are read."""
     p, _ = gemm.problem(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step
@@ -169,7 +171,7 @@ def cost(
     nbytes = region.nbytes if leaving is None else gemm_split.operand_bytes(p) + leaving.nbytes
     if split is not None:
         through, total = gemm_split.sum_cost(region, p, split.number, device)
-        nbytes = gemm_split.operand_bytes(p) + through
+        nbytes = (operand_bytes or gemm_split.operand_bytes(p)) + through
     reached = MEMORY
     if tiling.n == ATOM and tiling.blocks > 1 and n >= m:
         reached *= SHORT_ROWS

@@ -1,0 +1,183 @@
+"""Weight gradients of convolutions on Hopper: the persistent GEMM of gemm/wgmma_body.py over all windows, dy^T times what they have of x, on splits of
+the windows, and then the sum of these. Channels last; no im2col in memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...device.spec import DeviceSpec
+from ...ops.schema import schema_of
+from ...registry.cost import Cost
+from ...registry.variant import (
+    Checks,
+    In,
+    KernelVariant,
+    Launch,
+    Num,
+    Reject,
+    TensorMap,
+    WindowMap,
+    at_least,
+    at_most,
+    cdiv,
+    contiguous,
+    multiple,
+    one_op,
+    variant,
+)
+from ...rows import RegionSpec
+from ...types import TensorDesc, TensorSpec, bf16, f16, f32, i32
+from ..gemm import split_k as gemm_split
+from ..gemm import wgmma as gemm_wgmma
+from ..gemm import wgmma_cost
+from ..gemm.split_k import KSplit
+from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
+from ..hopper.units import ATOM, TMA_ALIGNMENT
+from .gradients import GradientProblem, given, positions, problem_of, sum_cost, sum_launch
+from .wgmma import AXES, FURTHEST, STEP, corners, geometry_of, spans, window_map
+
+SPLITS = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64  # and as many as fill the device once
+MOST_BYTES = 2**28  # of all splits' sums
+
+
+@lru_cache(maxsize=256)
+def family(region: RegionSpec) -> Reject | None:
+    return next((reject for reject in _checks(region) if reject is not None), None)
+
+
+def _checks(region: RegionSpec) -> Checks:
+    yield one_op(region)
+    yield contiguous(region)
+    x, dy = given(region)
+    if x.dtype not in (f16, bf16):
+        yield Reject("dtype", f"x is {x.dtype}, needs f16 or bf16")
+    if region.strict:
+        yield Reject("strict", gemm_split.STRICT)
+    p = problem_of(region)
+    of = p.windows
+    yield at_most("groups", p.groups, 1)
+    yield at_most("spatial axes", len(p.sizes), AXES)
+    yield at_least("least extent", min(p.c, p.o, p.pixels), 1)
+    for name, t in (("x", x), ("dy", dy)):
+        yield multiple(f"channels of {name}", t.shape[-1], TMA_ALIGNMENT // t.dtype.itemsize)
+        if t.alignment < TMA_ALIGNMENT:
+            yield Reject("aligned", f"{name} is aligned to {t.alignment} bytes, needs {TMA_ALIGNMENT}")
+    if any(of.interior):
+        yield Reject("input_dilation", f"input_dilation is {tuple(n + 1 for n in of.interior)}, needs 1")
+    yield at_most("stride", max(of.strides), STEP)
+    yield at_most("elements from a window's first to its last", max(spans(of)), FURTHEST)
+    corner, (first, last) = WindowMap.CORNERS[AXES], corners(of)
+    yield at_most("padding", max(*first, *last, *(-n - 1 for n in (*first, *last))), corner - 1)
+    yield at_most("greatest extent", max(p.pixels, padded_n(p), *x.shape, *dy.shape), gemm_wgmma.EXTENT)
+    yield at_most("channels of x", p.c, 2**15 * ATOM)
+    yield at_most("bytes of a sum", 4 * p.o * padded_n(p), MOST_BYTES)
+
+
+def padded_n(p: GradientProblem) -> int:
+    """Columns: whole 64 channels of each place."""
+    return p.places * cdiv(p.c, ATOM) * ATOM
+
+
+@lru_cache(maxsize=256)
+def product(region: RegionSpec) -> RegionSpec:
+    """As if the windows were a matrix in memory: what the cost of a GEMM, and its epilogue, are asked of."""
+    p = problem_of(region)
+    shapes = (p.pixels, p.o), (p.pixels, padded_n(p))
+    specs: list[TensorSpec | None] = [*(TensorSpec(s, p.dtype, "cuda") for s in shapes), None, None]
+    schema = schema_of("gemm")
+    packed = schema.pack(schema.normalized(specs, {"trans_a": True}))
+    results = [TensorDesc.dense(spec) for spec in schema.infer(specs, packed)]
+    return RegionSpec.single(schema.kind, packed, [s and TensorDesc.dense(s) for s in specs], results)
+
+
+@lru_cache(maxsize=4096)
+def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, KSplit]:
+    """The number of splits of the windows that is predicted to be fastest."""
+    p, of = problem_of(region), product(region)
+    partial = 4 * p.o * padded_n(p)
+    fill = max(1, wgmma_cost.resident(tiling, device) // wgmma_cost.clusters(tiling, of))
+    wanted = {n for n in (*SPLITS, fill) if n == 1 or (n * partial <= MOST_BYTES and n <= 2 * fill)}
+    costs = []
+    for split in sorted({gemm_split.divide(p.pixels, n, k_tile(p.dtype)) for n in wanted}):
+        first = wgmma_cost.cost(tiling, of, device, split, operand_bytes=_operand_bytes(region))
+        total = sum_cost(region, device, split.number, partial)
+        costs.append((Cost({**first.terms, "sum of parts": total.us}), split))
+    return min(costs, key=lambda pair: pair[0].us)
+
+
+def _operand_bytes(region: RegionSpec) -> int:
+    return sum(t.nbytes for t in given(region))
+
+
+def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
+    name = f"cuda.weight_gradient_wgmma_{tiling}.v1"
+
+    @variant("convolution_weight_gradient_channels_last", id=name, needs=("sm_90a",), family=family)
+    class WeightGradientWgmma:
+        __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, {tiling.m} channels of y x {tiling.n} columns at a time: channels of x at places of
+        the kernel. Then the sum of the splits, in order.
+
+        Parallel over tiles and splits of the windows. TMA brings 64 windows at a time, of dy as rows of a matrix and of x in its im2col mode; both are
+        MN-major for wgmma: f16 or bf16, sums in f32. Channels of x are padded to multiples of 64 on the way. Bytes: both operands once per tile
+        that uses them, of which the L2 cache has most; splits' sums, written and read. Limit: tensor cores.
+        """
+
+        def accepts(region: RegionSpec) -> Checks:
+            yield at_most("blocks", 64 * wgmma_cost.clusters(tiling, product(region)), 2**31 - 1)
+
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return best_split(tiling, region, device)[0]
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            p = problem_of(region)
+            return f32.itemsize * best_split(tiling, region, device)[1].number * p.o * padded_n(p)
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            p, split = problem_of(region), best_split(tiling, region, device)[1]
+            n = padded_n(p)
+            pitches = cdiv(p.c, ATOM) * ATOM, n, p.o * n
+            return [_launch(tiling, region, device, split), sum_launch(region, split.number, pitches)]
+
+    return WeightGradientWgmma  # type: ignore[return-value]  # `variant` has made a record of the class
+
+
+def _maps(region: RegionSpec) -> list[TensorMap]:
+    p, (x_at, dy_at), (x, _) = problem_of(region), positions(region), given(region)
+    tile = k_tile(p.dtype)
+    rows = TensorMap(In(dy_at), p.dtype, (p.o, p.pixels), p.o * p.dtype.itemsize, (ATOM, tile))
+    return [rows, window_map(In(x_at), x, p.windows, (ATOM, tile))]
+
+
+def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
+    from ..gemm.wgmma_body import wgmma
+    from .weight_producer import weight_producer
+
+    p, of = problem_of(region), product(region)
+    finish: Any = gemm_split.raw(of, 2)
+    geometry = geometry_of(p.windows, p.sizes, cdiv(p.c, ATOM))
+    sizes = tuple(Num(n, i32) for n in (p.o, padded_n(p), p.pixels, split.k, *geometry))
+    body = wgmma(
+        tiling, False, False, finish, 0, producing=weight_producer(tiling, finish, tiling.stages(0)),
+        name="weight_gradient_wgmma",
+    )  # fmt: skip
+    tiles = min(wgmma_cost.clusters(tiling, of) * split.number, wgmma_cost.resident(tiling, device))
+    arguments = tuple(_maps(region)), gemm_split.PARTIAL, sizes, gemm_split.UNSCALED
+    return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(0), 1)
+
+
+# Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or near it.
+NAMES = (
+    "128x256",
+    "256x128",
+    "128x192",
+    "128x128",
+    "128x128_pingpong",
+    "64x192_pingpong",
+    "64x128_pingpong",
+    "64x128",
+    "128x64",
+)
+OF_WEIGHTS = tuple(t for t in TILINGS if str(t) in NAMES)
+# Names of this module are what a registry takes.
+globals().update({f"weight_gradient_wgmma_{tiling}": _weight_gradient(tiling) for tiling in OF_WEIGHTS})
