@@ -104,6 +104,15 @@ class UnsupportedOpsError(FrontendError):
     needs: frozenset[str] = frozenset()
 
 
+class DistributedError(AicfError):
+    """Processes of one run disagree, or one of them is gone, hangs, or was never there.
+
+    rank  which, where one is to blame
+    """
+
+    rank: int | None = None
+
+
 class NoKernelError(AicfError):
     """No registered variant accepts a region; the details list each variant and its reason."""
 

@@ -29,6 +29,8 @@ class Reference:
         yield one_op(region)
         if schema_of(region.kind).has_body:
             yield Reject("body", f"{region.kind} does what its body says: by the kernels of that")
+        if region.attrs.get("ranks", 1) != 1:
+            yield Reject("ranks", "a reference knows one rank alone")
         if schema_of(region.kind).reference_fn is None:
             yield Reject(
                 "reference", f"{region.kind} has no reference: write one with @{region.kind}.reference"

@@ -17,7 +17,12 @@ from ..errors import DeviceError
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One device. `tflops` maps a kind of arithmetic ("f32", "tf32", "f16", "f8") to its dense rate."""
+    """One device. `tflops` maps a kind of arithmetic ("f32", "tf32", "f16", "f8") to its dense rate.
+
+    link     GB/s that a collective moves between devices of one node, one way: what NVLink or PCIe leaves of its rate
+    peers    devices of a node
+    network  the same between nodes, of one device's share: a 400 Gbit/s adapter for each, unless said
+    """
 
     name: str
     kind: str  # "cpu" or "cuda"
@@ -30,6 +35,9 @@ class DeviceSpec:
     shared_per_block: int = 0
     memory_bytes: int = 0
     launch_us: float = 1.0
+    link: float = 10.0
+    peers: int = 8
+    network: float = 40.0
 
     @property
     def target(self) -> str:
@@ -84,21 +92,21 @@ PRESETS: dict[str, DeviceSpec] = {
     spec.name: spec
     for spec in (
         _cuda("t4", (7, 5), 40, 320, 8.1, 0.0, 65, 4, 64, 16, launch_us=1.6),
-        _cuda("a100", (8, 0), 108, 2039, 19.5, 156, 312, 40, 163, 80, launch_us=1.3),
-        _cuda("a10", (8, 6), 72, 600, 31.2, 62.5, 125, 6, 99, 24, launch_us=1.3),
-        _cuda("a10g", (8, 6), 80, 600, 35, 35, 70, 6, 99, 24, launch_us=1.3),
-        _cuda("a40", (8, 6), 84, 696, 37.4, 74.8, 149.7, 6, 99, 48, launch_us=1.3),
-        _cuda("rtx3090", (8, 6), 82, 936, 35.6, 35.6, 71, 6, 99, 24, launch_us=1.3),
-        _cuda("rtx4090", (8, 9), 128, 1008, 82.6, 82.6, 165, 72, 99, 24, launch_us=1.2),
-        _cuda("l4", (8, 9), 58, 300, 30.3, 60, 121, 48, 99, 24, launch_us=1.3),
-        _cuda("l40s", (8, 9), 142, 864, 91.6, 183, 362, 96, 99, 48, launch_us=1.2),
-        _cuda("h20", (9, 0), 78, 4000, 44, 74, 148, 60, 227, 96),
-        _cuda("h100", (9, 0), 132, 3350, 66.9, 494, 989, 50, 227, 80),
-        _cuda("h200", (9, 0), 132, 4800, 66.9, 494, 989, 60, 227, 141),
-        _cuda("gh200", (9, 0), 132, 4000, 66.9, 494, 989, 60, 227, 96),
-        _cuda("b200", (10, 0), 148, 8000, 75, 1100, 2250, 126, 227, 180),
-        _cuda("rtx5090", (12, 0), 170, 1792, 104.8, 104.8, 209.5, 96, 99, 32, launch_us=1.2),
-        DeviceSpec("cpu", "cpu", sms=4, bandwidth=20.0, tflops={"f32": 0.15}, l2_bytes=2**21, launch_us=1.0),
+        _cuda("a100", (8, 0), 108, 2039, 19.5, 156, 312, 40, 163, 80, launch_us=1.3, link=230.0),
+        _cuda("a10", (8, 6), 72, 600, 31.2, 62.5, 125, 6, 99, 24, launch_us=1.3, link=18.0),
+        _cuda("a10g", (8, 6), 80, 600, 35, 35, 70, 6, 99, 24, launch_us=1.3, link=18.0),
+        _cuda("a40", (8, 6), 84, 696, 37.4, 74.8, 149.7, 6, 99, 48, launch_us=1.3, link=18.0),
+        _cuda("rtx3090", (8, 6), 82, 936, 35.6, 35.6, 71, 6, 99, 24, launch_us=1.3, link=18.0),
+        _cuda("rtx4090", (8, 9), 128, 1008, 82.6, 82.6, 165, 72, 99, 24, launch_us=1.2, link=18.0),
+        _cuda("l4", (8, 9), 58, 300, 30.3, 60, 121, 48, 99, 24, launch_us=1.3, link=18.0),
+        _cuda("l40s", (8, 9), 142, 864, 91.6, 183, 362, 96, 99, 48, launch_us=1.2, link=18.0),
+        _cuda("h20", (9, 0), 78, 4000, 44, 74, 148, 60, 227, 96, link=360.0),
+        _cuda("h100", (9, 0), 132, 3350, 66.9, 494, 989, 50, 227, 80, link=360.0),
+        _cuda("h200", (9, 0), 132, 4800, 66.9, 494, 989, 60, 227, 141, link=360.0),
+        _cuda("gh200", (9, 0), 132, 4000, 66.9, 494, 989, 60, 227, 96, link=360.0),
+        _cuda("b200", (10, 0), 148, 8000, 75, 1100, 2250, 126, 227, 180, link=680.0),
+        _cuda("rtx5090", (12, 0), 170, 1792, 104.8, 104.8, 209.5, 96, 99, 32, launch_us=1.2, link=18.0),
+        DeviceSpec("cpu", "cpu", sms=4, bandwidth=20.0, tflops={"f32": 0.15}, l2_bytes=2**21, launch_us=1.0, link=1.0, peers=1, network=1.0),
     )
 }
 

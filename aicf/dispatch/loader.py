@@ -16,10 +16,11 @@ from ..errors import VerifyError
 from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection
-from ..registry.variant import HostCall, Launch
+from ..registry.variant import Built, Collective, HostCall, Launch
 from ..rows import RegionSpec
 from .annotate import annotated, label
 from .call import op_call
+from .collective import CollectiveCall
 from .extensions import default_registry
 
 # Runs a bound kernel and returns the id of the variant that it is of; None where nothing was run. On CUDA it takes another
@@ -34,7 +35,7 @@ KEPT = 1024  # kernels of regions, more for plans of more; a new size of a batch
 class _Kernel:
     """A kernel of one region. Calls that are bound hold what they need of it."""
 
-    built: HostCall | list[Launch]
+    built: Built
     workspace: int  # bytes
     starts: list[Any] | None = None  # loaded, so that only pointers are missing
 
@@ -48,7 +49,7 @@ class KernelLoader:
         self._kernels: OrderedDict[tuple[str, RegionSpec], _Kernel] = OrderedDict()
         self._kept = KEPT
 
-    def build(self, kernel_id: str, region: RegionSpec) -> HostCall | list[Launch]:
+    def build(self, kernel_id: str, region: RegionSpec) -> Built:
         return self._kernel(kernel_id, region).built
 
     def workspace(self, kernel_id: str, region: RegionSpec) -> int:
@@ -101,7 +102,7 @@ class KernelLoader:
         """Those of kernels that were not built before."""
         new = [k for k in kernels if k not in self._kernels and any(t.numel for t in k[1].results)]
         built = [(kernel_id, region, self.build(kernel_id, region)) for kernel_id, region in new]
-        return [(k, region, made) for k, region, made in built if not isinstance(made, HostCall)]
+        return [(k, region, made) for k, region, made in built if isinstance(made, list)]
 
     def bind(
         self,
@@ -114,6 +115,9 @@ class KernelLoader:
         """A call that runs the kernel on these tensors, in an NVTX range; it does nothing when every result is empty."""
         if all(t.numel == 0 for t in region.results):
             return _nothing
+        built = self.build(kernel_id, region)
+        if isinstance(built, Collective):  # it has a range of its own, around all that leave together
+            return CollectiveCall.of(built, kernel_id, results[0])
         call = self._bound(kernel_id, region, operands, results, workspace)
         return annotated(call, label(kernel_id, region, self.runtime.stream_id))
 
@@ -130,6 +134,7 @@ class KernelLoader:
         if isinstance(built, HostCall):
             given, made = [t.array for t in operands], [t.array for t in results]
             return _host_call(blame.bound(kernel_id, region, built, given, made), variant.id)
+        assert isinstance(built, list)
         from ..cuda_kernels.compiler import engine
 
         if kernel.starts is None:
@@ -143,7 +148,7 @@ class KernelLoader:
 def _build_anew(spec: DeviceSpec, kernel_id: str, region: RegionSpec) -> list[Launch]:
     """What a helper process compiles: it knows the variants that are installed, and no others."""
     built = blame.built(default_registry().by_id(kernel_id), region, spec)
-    assert not isinstance(built, HostCall), kernel_id
+    assert isinstance(built, list), kernel_id
     return built
 
 

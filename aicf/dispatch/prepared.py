@@ -19,7 +19,7 @@ from ..printing import labelled
 from ..registry import blame
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selection, select
-from ..registry.variant import HostCall, In, Launch, Table, TensorMap, Work
+from ..registry.variant import Collective, HostCall, In, Launch, Table, TensorMap, Work
 from ..rows import RegionSpec
 from ..types import TensorDesc, TensorSpec
 from .overlap import distances, overlaps_itself, share
@@ -223,6 +223,8 @@ def prepare(
     variant = selection.chosen.variant
     if runtime.kind == "cpu":
         built = blame.built(variant, region, runtime.spec)
+        if isinstance(built, Collective):
+            raise _of_a_program(schema.name)
         assert isinstance(built, HostCall), variant.id
         return Prepared(schema, selection, operands, results, ordinal, built)
     builder = StartBuilder(runtime, registry, len(operands) + len(results))
@@ -250,6 +252,10 @@ def _check_results(schema: OpSchema, inferred: Sequence[TensorSpec], results: Se
 
 # A place: which of the call's pointers (the scratch memory's comes after the tensors'), and bytes to add.
 Place = tuple[int, int]
+
+
+def _of_a_program(kind: str) -> VerifyError:
+    return VerifyError(f"{kind} of several ranks is a step of a program", hint="compile(..., parallel=aicf.distributed.DataParallel())")
 
 
 def _places(operands: Descs, results: Sequence[TensorDesc]) -> tuple[list[Place], list[Place]]:
@@ -317,7 +323,9 @@ class StartBuilder:
         variant, region, device = selection.chosen.variant, selection.region, self.runtime.spec
         work = self.reserve(variant.query_workspace(region, device))
         built = blame.built(variant, region, device)
-        assert not isinstance(built, HostCall), variant.id
+        if isinstance(built, Collective):
+            raise _of_a_program(region.kind.name)
+        assert isinstance(built, list), variant.id
         for launch in built:
             self.starts.append(start_of(launch, region, variant.id, ins, outs, work))
         if any(_points_at_work(launch.args) for launch in built):

@@ -25,6 +25,7 @@ from ..rows.rows import LENGTH_LIMIT
 from ..types import Precision
 from .dump import OFF, Dump, begin
 from .emit.builder import GraphEmitter
+from .emit.parallel import Parallel
 from .emit.passes import lower, optimize, verify
 from .emit.policy import Policy
 from .emit.trace import FED, LossLike, ModelLike, OptimizerLike, Recipe, trace
@@ -115,6 +116,7 @@ def compile(
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
     tune: float | None = None,
+    parallel: Parallel | None = None,
 ) -> Program:
     """Compile a model for a device.
 
@@ -143,15 +145,20 @@ def compile(
     tuning      measured times that override predictions: a file that `aicf tune` wrote, or a `Tuning`. A file that is
                 damaged, stale or of another device is refused by name
     tune        seconds in which to measure what `tuning` lacks; `program.tuning` is then all that is known
+    parallel    how gradients are shared by several processes: aicf.distributed.DataParallel() or ZeRO1(). All of them compile the same
+                model here, and wait for each other
 
     The plan for the model's own sizes is made here, so that whatever is wrong is said here. Plans for other sizes of the
     named dimensions (a last partial batch) are made when such a feed first comes.
     """
     check_settings()
     # copies: what is changed in the model, loss or optimizer later is not part of this program
-    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision, policy)
+    shared = None if mode == "infer" else parallel
+    recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision, policy, shared)
     replay = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
-    rt = runtime(device)
+    rt = runtime(device if parallel is None else parallel.place(device))
+    if shared is not None:
+        shared.join(rt)
     wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
     required, strict = frozenset(flag for flag in wanted if wanted[flag]), is_strict(numerics)
     registry = default_registry() if registry is None else registry
@@ -188,7 +195,9 @@ def compile(
     program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)
     program.tuning = tuning
     for phase in _phases(recipe) if mode == "train" else (None,):
-        program.compiled(phase=phase)  # both, so that every variable is there from the start
+        made = program.compiled(phase=phase)  # both, so that every variable is there from the start
+        if shared is not None:
+            shared.check(made.plan)
     return program
 
 

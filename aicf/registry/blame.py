@@ -10,12 +10,12 @@ from ..errors import AicfError, KernelError
 from ..ops.whose_line import definition, place, told, unknown_names
 from ..rows import RegionSpec
 from .failures import failed
-from .variant import HostCall, In, KernelVariant, Launch, Num, Out, Table, TensorMap, Work
+from .variant import Built, Collective, HostCall, In, KernelVariant, Launch, Num, Out, Table, TensorMap, Work
 
 __all__ = ["bound", "built", "check_arguments", "definition", "place", "run_on_host", "told", "unknown_names"]
 
 
-def built(variant: KernelVariant, region: RegionSpec, device: Any) -> list[Launch] | HostCall:
+def built(variant: KernelVariant, region: RegionSpec, device: Any) -> Built:
     """What a variant's `build` makes; KernelError if it fails, or makes what its device can't run."""
     try:
         made = variant.build(region, device)
@@ -24,7 +24,7 @@ def built(variant: KernelVariant, region: RegionSpec, device: Any) -> list[Launc
     except Exception as error:
         raise failed(f"kernel {variant.id} can't be built", region, error, variant.build) from error
     on_host = variant.device == "cpu"
-    if isinstance(made, HostCall) if on_host else _launches(made):
+    if isinstance(made, Collective) or (isinstance(made, HostCall) if on_host else _launches(made)):
         return made
     raise KernelError(
         f"kernel {variant.id} can't be built: its `build` makes no call of the {variant.device} device",

@@ -32,6 +32,8 @@ L2_PER_SM = 100.0
 EARLY_US, EARLY_FROM = 0.35, (9, 0)
 # A barrier of a block and the stores to shared memory before it: a hundred cycles.
 BARRIER_US = 0.05
+# A trip from one rank's memory to another's with NCCL's flags, in a node and through the network, in microseconds.
+HOP_US, NETWORK_HOP_US = 5.0, 12.0
 # How much faster than DRAM a CPU core reads what lies in its L2 cache.
 HOST_CACHE_SPEEDUP = 4.0
 
@@ -139,6 +141,19 @@ def one_launch(region: object, device: DeviceSpec) -> float:
 def memory_us(device: DeviceSpec, bytes: float, efficiency: float = 1.0) -> float:
     """Of `roofline`: so many bytes through a GPU's memory."""
     return bytes / (device.bandwidth * efficiency) * 1e-3
+
+
+def collective(device: DeviceSpec, kind: str, nbytes: int, ranks: int) -> Cost:
+    """A collective of so many ranks, each with a device like this one: its start, trips from rank to rank, and bytes over links.
+
+    By a ring each rank sends and receives (ranks - 1) / ranks of the bytes, twice for a sum. Within a node its link is the limit, across
+    nodes each device's share of the network. Small ones go by a tree: trips grow with its depth, not with the ring's length.
+    """
+    share = (ranks - 1) / ranks * (2.0 if kind == "all_reduce" else 1.0)
+    within = device.link if ranks <= device.peers else min(device.link, device.network)
+    depth = math.ceil(math.log2(max(ranks, 2)))
+    trips = HOP_US if ranks <= device.peers else NETWORK_HOP_US
+    return Cost({"launch": device.launch_us, "trips": 2 * depth * trips, "links": share * nbytes / within * 1e-3})
 
 
 def _waves(

@@ -210,6 +210,19 @@ class HostCall:
         return cls(lambda operands, results: bind(operands, results)(), bind)
 
 
+@dataclass(frozen=True)
+class Collective:
+    """What all ranks do together with the result's memory, where the operand is: see device/collectives.py (Part)."""
+
+    kind: str
+    ranks: int
+    mean: bool = False
+    root: int = 0
+
+
+Built = list[Launch] | HostCall | Collective
+
+
 # --- the record -------------------------------------------------------------------------------------------------------
 
 # What each function of a variant's class is asked with.
@@ -245,7 +258,7 @@ class KernelVariant(Immovable):
     device: str
     accepts: Callable[[RegionSpec], Checks]
     cost: Callable[[RegionSpec, DeviceSpec], Cost]
-    build: Callable[[RegionSpec, DeviceSpec], list[Launch] | HostCall]
+    build: Callable[[RegionSpec, DeviceSpec], Built]
     viable: Callable[[RegionSpec], Checks] | None = None
     family: Callable[[RegionSpec], Reject | None] | None = None
     least: Floor | None = None
@@ -436,7 +449,9 @@ def cdiv(a: int, b: int) -> int:
 __all__ = [
     "NEEDLESS",
     "Arg",
+    "Built",
     "Checks",
+    "Collective",
     "Element",
     "Floor",
     "HostCall",

@@ -60,8 +60,12 @@ class Checkpoints:
         found = {int(m[1]): path for path in self.folder.iterdir() if (m := NAME.fullmatch(path.name))}
         return dict(sorted(found.items()))
 
+    def path(self, step: int) -> Path:
+        """Of the checkpoint of a step."""
+        return self.folder / f"step-{step:08d}.safetensors"
+
     def save(self, state: Mapping[str, np.ndarray], place: Progress) -> Path:
-        path = self.folder / f"step-{place.step:08d}.safetensors"
+        path = self.path(place.step)
         weights.save(path, state, {KEY: json.dumps(asdict(place))})
         self._prune(path)
         return path

@@ -20,6 +20,7 @@ from .checkpoints import Checkpoints, Progress
 from .history import History
 from .logs import Log, log_to
 from .pace import TrainingPace
+from .ranks import Ranks
 from .watch import Watch
 
 
@@ -42,6 +43,8 @@ class Trained(Protocol):
     def get(self, name: str, /) -> Any: ...
     @property
     def peak_seconds(self) -> float | None: ...
+    @property
+    def parallel(self) -> Any: ...
 
 
 def fit(
@@ -81,6 +84,9 @@ def fit(
     progress     a bar on stderr, in a notebook loss over steps; by default where that is a terminal or a notebook
     on_step      called after each step with the program and its place, which it must not change; what it returns is ignored
 
+    A program of several ranks is trained by all of them at once: each takes its rows of every batch, losses are means of all, and rank 0
+    alone writes checkpoints, logs and the bar. Another number of ranks can resume.
+
     Ctrl-C ends it behind a whole step, writes a checkpoint if there is a folder, and is raised again.
     """
     check_batches("batches", batches)
@@ -111,9 +117,13 @@ def fit(
         )  # fmt: skip
     folder = None if checkpoints is None else Checkpoints(checkpoints, keep)
     history = History()
+    ranks = Ranks(program.parallel)
     if folder is not None and resume and (found := folder.load()):
+        ranks.agree("checkpoint to resume from", [found[0].name])
         history.checkpoint, state, history.place = found
-        program.load_state_dict(state)
+        program.load_state_dict(ranks.own(state, program))
+    elif folder is not None and resume:
+        ranks.agree("checkpoint to resume from", ["none"])
     elif folder is not None and not resume and folder.steps():
         raise StateError(
             f"{checkpoints} has the checkpoints of another run", expected="an empty folder", got=f"{max(folder.steps().values())}",
@@ -121,6 +131,8 @@ def fit(
         )  # fmt: skip
     watch = Watch(program.outputs, validation is not None)
     judge = None if validation is None else _judge(program, validation, watch)
+    if ranks.rank:
+        log, progress = (), False
     logs = [
         log_to(one, history.place.step, watch.columns)
         for one in ([log] if isinstance(log, str | Path) or callable(log) else log)
@@ -140,6 +152,7 @@ def fit(
         log_every,
         on_step,
         live(progress is not False),
+        ranks,
     )
     total = steps if steps is not None else _steps_of(program, batches, epochs)
     with line("step", total, wanted=progress, kept=True, remaining=True) as run.show:
@@ -170,6 +183,7 @@ class _Training:
     log_every: int
     on_step: Callable[[Any, Progress], Any] | None
     draw: Callable[..., None]
+    ranks: Ranks
     show: Advance = no_progress
     group: list[Any] = field(default_factory=list)  # losses of the runs since the last step
     pending: list[list[Any]] = field(default_factory=list)  # those of steps that are still on the device
@@ -242,7 +256,7 @@ class _Training:
     def _stepped(self, feed: Feed) -> bool:
         """One run, and where it leaves the place; Ctrl-C comes before or after both. Whether it was a step."""
         with Uninterrupted():
-            results = self.program(feed)
+            results = self.program(self.ranks.rows(feed))
             self.group.append(results["loss"])
             self.watch.ran(results)
             least = self.program.peak_seconds
@@ -271,7 +285,7 @@ class _Training:
 
     def _fetch(self) -> None:
         """The losses of steps since the last time. Waits for the device."""
-        found = [float(np.mean([float(loss) for loss in group])) for group in self.pending]
+        found = self.ranks.mean([float(np.mean([float(loss) for loss in group])) for group in self.pending])
         self.pending.clear()
         for losses in (self.history.losses, self.unlogged, self.unsaved):
             losses += found
@@ -306,6 +320,7 @@ class _Training:
         place = self.history.place
         begun = time.perf_counter()
         loss, watched = self.judge()
+        (loss,) = self.ranks.mean([loss])
         place.loss, place.validated = loss, place.step
         self.pace.since += time.perf_counter() - begun  # no part of the rate
         self.history.validation.append((place.step, loss))
@@ -325,8 +340,10 @@ class _Training:
             place.loss = float(np.mean(self.unsaved)) if self.unsaved else place.loss
         elif place.validated != place.step:
             place.loss = None
-        partial = [float(loss) for loss in self.group]
-        self.history.checkpoint = self.folder.save(self.program.state_dict(), replace(place, partial=partial))
+        partial = self.ranks.mean([float(loss) for loss in self.group])
+        state, to = self.ranks.whole(self.program), self.folder
+        self.ranks.alone("checkpoint", lambda: to.save(state, replace(place, partial=partial)))
+        self.history.checkpoint = to.path(place.step)
         self.saved, self.unsaved = place.step, []
 
     def end(self) -> None:

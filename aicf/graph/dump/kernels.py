@@ -11,7 +11,7 @@ from ...errors import AicfError
 from ...progress import kernels as making_ready
 from ...registry import blame
 from ...registry.registry import KernelRegistry
-from ...registry.variant import HostCall, Launch
+from ...registry.variant import Built, Collective, HostCall, Launch
 from ...rows import RegionSpec
 from ..run.plan import ExecPlan
 from .folder import DumpFolder, slug
@@ -50,13 +50,13 @@ def _write_kernel(
     folder.write(f"{place}/kernel.txt", "\n".join(_about(kernel_id, region, used, built)))
     if isinstance(built, HostCall):
         _write_host(folder, place, built)
-    else:
+    elif isinstance(built, list):
         for i, launch in enumerate(built):
             _write_launch(folder, place, f"-{i + 1}" if i else "", launch, region, device.target, kernel_id)
 
 
 def _about(
-    kernel_id: str, region: RegionSpec, used: Sequence[str], built: list[Launch] | HostCall
+    kernel_id: str, region: RegionSpec, used: Sequence[str], built: Built
 ) -> Iterator[str]:
     yield f"kernel   {kernel_id}"
     yield f"steps    {', '.join(used)}"
@@ -65,7 +65,9 @@ def _about(
     yield f"writes   {', '.join(map(str, region.results))}"
     for op in region.ops:
         yield f"  {list(op.outputs)} = {op.kind.name}{list(op.inputs)} {op.attrs}"
-    if isinstance(built, HostCall):
+    if isinstance(built, Collective):
+        yield f"of {built.ranks} ranks: {built}"
+    if not isinstance(built, list):
         return
     for n, launch in enumerate(built):
         yield f"launch {n}: grid {launch.grid}, block {launch.block}, cluster {launch.cluster}, {launch.shared} B of dynamic shared memory"

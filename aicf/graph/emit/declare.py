@@ -26,6 +26,9 @@ class Constant:
         return np.full(shape, self.value)
 
 
+DRAWS = 2**20  # uses of the random state that a rank has: the numbers of another begin behind them
+
+
 class Declarations(Narrowing):
     """The part of an emitter that names things. A name is that of the layers it is declared in, and its own: `0.inner.weight`."""
 
@@ -35,6 +38,7 @@ class Declarations(Narrowing):
     def __init__(self, policy: Policy, declared: Mapping[str, DType], copies: bool) -> None:
         super().__init__(policy, declared, copies)
         self._draws = 0
+        self.rank = 0  # of several that draw numbers of their own
         self._scope: tuple[str, ...] = ()
         self._again = False  # inside a layer that was emitted before: its names mean the same weights
         self._made: dict[Hashable, Value] = {}  # what is emitted once
@@ -216,7 +220,7 @@ class Declarations(Narrowing):
             spec = TensorSpec((2,), i64, self.device)
             known = self.builder.value("rng", spec, Role.state, _random_start, check=_check_random)
         self._draws += 1
-        return known, self._draws - 1
+        return known, self._draws - 1 + self.rank * DRAWS
 
     def advance(self) -> None:
         """After everything that reads the random state: the next run draws other numbers."""

@@ -16,6 +16,7 @@ from ...ir.tree import tree_map
 from ...types import DType, Precision, TensorSpec
 from .builder import Builder, GraphEmitter
 from .objective import LossLike, emit_loss, loss_of, result_read
+from .parallel import Parallel, reduced
 from .policy import Policy, policy_of
 from .results import GRAD, LOSS, check_free, named_results
 from .step import OptimizerLike, accumulated, keep_if_valid, optimizer_step, scaled_gradients, unscaled
@@ -47,6 +48,7 @@ class Recipe:
     accumulate  the optimizer steps when the gradients of so many runs are there, by their mean
     precision   of products of f32, where an op is not told its own
     policy      the element type of each role, or the name of a preset
+    parallel    how it is spread over ranks; None on one
     """
 
     model: ModelLike
@@ -56,6 +58,7 @@ class Recipe:
     accumulate: int = 1
     precision: Precision | str = Precision.exact
     policy: Policy | str = "f32"
+    parallel: Parallel | None = None
 
     def __post_init__(self) -> None:
         _check_part(
@@ -108,7 +111,9 @@ class Recipe:
     def emitter(self, builder: Builder, device: str, training: bool, copies: bool) -> GraphEmitter:
         """A `ctx` that follows the policy, and keeps params in the types that the model declares without one."""
         declared: Mapping[str, DType] = {} if self.types.narrow is None else self._declared(device, training)
-        return GraphEmitter(builder, device, training, self.attrs, self.types, declared, copies)
+        ctx = GraphEmitter(builder, device, training, self.attrs, self.types, declared, copies)
+        ctx.rank = 0 if self.parallel is None else self.parallel.rank
+        return ctx
 
     def _declared(self, device: str, training: bool) -> dict[str, DType]:
         plain = Builder()
@@ -204,15 +209,20 @@ def _backward(
         )
     follows, summed = recipe.mode == "train", recipe.accumulate > 1
     grads = scaled_gradients(ctx, loss, params, follows)
+    parallel = recipe.parallel
     if recipe.mode == "grad":
         plain = unscaled(ctx, grads, follows)
+        plain = plain if parallel is None or parallel.ranks == 1 else reduced(ctx, parallel, plain)
         return set(), {f"{GRAD}.{param.name}": grad for param, grad in zip(params, plain)}
     if summed:
         grads = accumulated(ctx, params, unscaled(ctx, grads, follows), phase)
     if phase != "step":
         return set(), {}
     assert recipe.optimizer is not None
-    return optimizer_step(ctx, recipe.optimizer, params, grads, scaled=not summed), {}
+    optimizer = recipe.optimizer
+    if parallel is not None and parallel.ranks > 1:
+        grads, optimizer = reduced(ctx, parallel, grads), parallel.sharded(optimizer)
+    return optimizer_step(ctx, optimizer, params, grads, scaled=not summed), {}
 
 
 def _own(ctx: GraphEmitter, value: Value) -> Value:

@@ -170,12 +170,21 @@ class _Resolver:
                 where=op.where,
                 hint="give it two states, or a copy",
             )
-        if target.role in KEPT and self.updates.get(into) != out:
+        if target.role in KEPT and not self._becomes(out, self.updates.get(into)):
             raise AliasError(
                 f"{op.kind} writes {target.role} {target.name} in place, and nobody declared that as its update",
                 where=op.where,
                 hint=f"ctx.update({target.name}, result) declares it; emit.copy({target.name}) leaves it alone",
             )
+
+    def _becomes(self, out: int, update: int | None) -> bool:
+        """Whether a declared update is this value, or what is made of it in place."""
+        while update is not None and update != out:
+            op = self.values[update].producer
+            written = {} if op is None else op.constraints.get("alias", {})
+            operand, how = written.get(op.outputs.index(update), (0, "")) if op is not None else (0, "")
+            update = op.inputs[operand] if op is not None and how == "must" else None
+        return update is not None
 
     def _check_place(self, i: int, op: LoweredOp, out: int, into: int) -> None:
         if reason := self._why_not(i, out, into):

@@ -178,7 +178,7 @@ def _on_device(step: Step, loader: KernelLoader, places: dict[int, Whereabouts])
     if all(t.numel == 0 for t in step.region.results):
         return []
     built = loader.build(step.kernel_id, step.region)
-    assert not isinstance(built, HostCall), step.kernel_id
+    assert isinstance(built, list), step.kernel_id
     ins, outs = ([(places[v].base, places[v].offset) for v in vids] for vids in (step.in_vids, step.out_vids))
     work = (ARENA, step.workspace.offset if step.workspace else 0)
     return [start_of(launch, step.region, step.kernel_id, ins, outs, work) for launch in built]

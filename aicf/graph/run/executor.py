@@ -20,6 +20,7 @@ from ...progress import kernels
 from ...rows import RegionOp
 from ...types import TensorSpec
 from .capture import CapturedCall
+from .overlap import arranged
 from .plan import ExecPlan, Step
 from .slots import bind_and_alloc_slots
 
@@ -169,13 +170,14 @@ class Executor:
             )  # fmt: skip
         tensors, arena, notes = bind_and_alloc_slots(plan, feed, self.runtime, variables, **policy)
         steps = [step for step in plan.steps if step.kernel_id]
-        calls = []
+        calls: list[tuple[Step, Call]] = []
         with kernels(len(steps)) as ready:
             self.loader.prepare([(step.kernel_id, step.region) for step in steps])
             for ready.done, step in enumerate(steps):
                 ins, outs = ([tensors[v] for v in vids] for vids in (step.in_vids, step.out_vids))
                 scratch = self._workspace(ready.done, step, arena)
                 calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
+        calls = arranged(calls, plan, self.runtime)
         faults = {s.vid: tensors[s.vid] for s in plan.externals(Role.fault)}
         if self.runtime.kind == "cpu":  # a call may raise: before any that asks whether the run is valid
             calls = [(step, _telling(call, _written(plan, step, faults))) for step, call in calls]

@@ -106,6 +106,11 @@ class Program(Immovable, InNotebook):
         return self.recipe.mode
 
     @property
+    def parallel(self) -> Any:
+        """How it is spread over ranks; None on one."""
+        return self.recipe.parallel
+
+    @property
     def accumulate(self) -> int:
         """Runs of an optimizer step."""
         return self.recipe.accumulate

@@ -18,7 +18,7 @@ from ....device.tensor import Tensor
 from ....errors import AicfError, DeviceError, VerifyError
 from ....ir import Role
 from ....registry.cost import one_launch
-from ....registry.variant import HostCall, Launch
+from ....registry.variant import Built
 from ....rows import RegionSpec
 from ..explain import Explanation
 from ..frozen import FrozenPlan
@@ -30,7 +30,7 @@ from .cupti import CuptiClock
 from .result import Origin, Profile, StepTime
 
 MEDIAN_OF = 10
-Build = Callable[[str, RegionSpec], HostCall | list[Launch]]
+Build = Callable[[str, RegionSpec], Built]
 
 
 def checked_runs(runs: Any) -> int:

@@ -1,0 +1,225 @@
+"""How training is spread over ranks: `compile(..., parallel=DataParallel())`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..device import collectives
+from ..device.runtime import CudaRuntime
+from ..device.tensor import Runtime
+from ..errors import VerifyError
+from ..ir import Value
+from ..types import DType
+from .loopback import HostCommunicator
+from .mesh import Mesh
+from .world import World, world
+
+MB = 2**20
+_meshes: dict[World, Mesh] = {}
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """Each rank has the whole model and trains on rows of its own; gradients are averaged before each step.
+
+    A batch is of all ranks: `fit` gives each its rows. Programs that are called directly are fed their own rows. Dropout draws other
+    numbers on each rank; batch norm counts each rank's rows alone. Means are of ranks: every rank needs as many rows.
+
+    dtype      the type in which gradients are averaged: None is their own; "bf16" halves the bytes, and rounds
+    bucket_mb  gradients leave in buckets of about so many megabytes, each as soon as the backward pass has made all of it
+    timeout    seconds that ranks wait for one another, before whoever is missing is named
+    world      which rank this is; by default what the launcher says
+
+    On GPUs NCCL does it, on a stream of its own beside the backward pass, and as a part of the captured graph. On the CPU device sums
+    are in the order of the ranks: with two of them in f32 a step has the bits of `accumulate=2` on one.
+    """
+
+    dtype: DType | str | None = None
+    bucket_mb: float = 25.0
+    timeout: float = 600.0
+    world: World | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", None if self.dtype is None else DType.of(self.dtype))
+        for name in ("bucket_mb", "timeout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise VerifyError(f"{name}={value!r}", expected="a number above 0")
+        if self.reduce_dtype is not None and self.reduce_dtype.kind != "float":
+            raise VerifyError(f"dtype={self.dtype!r}", expected="a float type, such as 'bf16'")
+        object.__setattr__(self, "world", world() if self.world is None else self.world)
+
+    # --- what compiling asks
+
+    @property
+    def _world(self) -> World:
+        assert self.world is not None
+        return self.world
+
+    @property
+    def rank(self) -> int:
+        """This process's number."""
+        return self._world.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many processes there are."""
+        return self._world.size
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a bucket."""
+        return int(self.bucket_mb * MB)
+
+    @property
+    def reduce_dtype(self) -> DType | None:
+        """The type in which gradients are averaged, None for their own."""
+        return None if self.dtype is None else DType.of(self.dtype)
+
+    def sharded(self, optimizer: Any) -> Any:
+        """Every rank steps every parameter."""
+        return optimizer
+
+    # --- what running asks
+
+    @property
+    def mesh(self) -> Mesh:
+        """What ranks tell each other by; it is there once a program was compiled."""
+        if self._world not in _meshes:
+            _meshes[self._world] = Mesh(self._world, self.timeout)
+        return _meshes[self._world]
+
+    def place(self, device: str | None) -> str | None:
+        """The device of this rank: of several GPUs the one of its number on its machine."""
+        return f"cuda:{self._world.local}" if device in (None, "cuda", "auto") and _gpus() else device
+
+    def join(self, runtime: Runtime) -> None:
+        """Meet the other ranks, once for a device."""
+        mesh = self.mesh
+        mesh.timeout = self.timeout
+        mesh.agree("kind of device", [runtime.kind, runtime.spec.name])
+        if self.ranks == 1 or runtime.place in _joined:
+            return
+        if isinstance(runtime, CudaRuntime):
+            from .nccl import NcclCommunicator
+
+            collectives.join(runtime.place, NcclCommunicator(mesh, runtime))
+        else:
+            collectives.join(runtime.place, HostCommunicator(mesh))
+        _joined.add(runtime.place)
+
+    @property
+    def shards(self) -> bool:
+        """Whether ranks keep states that others lack."""
+        return False
+
+    def agree(self, title: str, lines: Sequence[str]) -> None:
+        """DistributedError, on all ranks, unless all have the same lines."""
+        self.mesh.agree(title, lines)
+
+    def check(self, plan: Any) -> None:
+        """DistributedError unless all ranks have the same collectives in the same order, of the same types."""
+        steps = [s for s in plan.steps if s.region.anchor.attrs.get("ranks", 1) > 1]
+        self.mesh.agree("sequence of collectives", [f"{s.region.anchor.kind} of {s.region.results[0]}" for s in steps])
+
+    def mean(self, numbers: Sequence[float], title: str = "mean of losses") -> list[float]:
+        """The mean over all ranks of each number."""
+        said = self.mesh.all(title, [float(n) for n in numbers])
+        return [float(np.mean(of_one)) for of_one in zip(*said)]
+
+    def alone(self, title: str, work: Callable[[], object]) -> None:
+        """What rank 0 does while the others wait: a file is written once, and is whole before anyone looks for it. All are told if it fails."""
+        if self.rank == 0:
+            try:
+                work()
+            except BaseException as error:
+                self.mesh.fail(f"{title}: {error}")
+                raise
+        self.mesh.wait(title)
+
+    def whole_state(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A state dict with what only other ranks have."""
+        return dict(state)
+
+
+@dataclass(frozen=True)
+class ZeRO1(DataParallel):
+    """DataParallel, and each parameter's optimizer state is on one rank alone, which steps it and sends it to the others.
+
+    Of Adam's 8 bytes a parameter each rank keeps its part. Parameters are given whole to ranks, the largest first, to whom has least.
+    """
+
+    @property
+    def shards(self) -> bool:
+        """Whether ranks keep states that others lack."""
+        return self.ranks > 1
+
+    def sharded(self, optimizer: Any) -> Any:
+        """Steps the parameters of this rank, then fetches the others."""
+        return optimizer if self.ranks == 1 else _Sharded(optimizer, self)
+
+    def whole_state(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A state dict with the optimizer states of all ranks. All ranks come here."""
+        if self.ranks == 1:
+            return dict(state)
+        names = self.mesh.all("names of states", sorted(state))
+        made = dict(state)
+        for rank, theirs in enumerate(names):
+            for name in theirs:
+                if name not in set(names[0]) or (rank == 0 and any(name not in other for other in names)):
+                    made[name] = self._sent(name, rank, state.get(name))
+        return made
+
+    def _sent(self, name: str, owner: int, array: np.ndarray | None) -> np.ndarray:
+        mine = owner == self.rank and array is not None
+        kind = self.mesh.all(f"type of {name}", [array.dtype.str, array.shape] if mine and array is not None else None)[owner]
+        data = array.tobytes() if mine and array is not None else b""
+        whole = self.mesh.together(f"state {name}", data, lambda bodies: bodies[owner])
+        return np.frombuffer(whole, np.dtype(kind[0])).reshape(kind[1]).copy()
+
+
+class _Sharded:
+    """An optimizer whose steps are of this rank's parameters. Norms of gradients are of all: every rank has them."""
+
+    def __init__(self, optimizer: Any, parallel: DataParallel) -> None:
+        self.optimizer, self.parallel = optimizer, parallel
+        if not hasattr(optimizer, "steps"):
+            raise VerifyError(
+                f"ZeRO1 can't share out the steps of {type(optimizer).__name__}", expected="an aicf.nn.Optimizer, which has `steps`",
+                hint="parallel=aicf.distributed.DataParallel()",
+            )  # fmt: skip
+
+    def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
+        owner = owners(params, self.parallel.ranks)
+        inner, own = copy(self.optimizer), {v for v, rank in owner.items() if rank == self.parallel.rank}
+        steps = inner.steps
+        inner.steps = lambda ctx, each: steps(ctx, [one for one in each if one[0].vid in own])
+        inner.emit(ctx, params, grads)
+        graph, ranks = ctx.builder.graph, self.parallel.ranks
+        for param in params:
+            now = graph.values[graph.updates.pop(param.vid, param.vid)]
+            sent = ctx.broadcast_from(now, ranks=ranks, root=owner[param.vid])
+            ctx.update(param, sent)
+
+
+def owners(params: Iterable[Value], ranks: int) -> dict[int, int]:
+    """By vid: the rank that steps a parameter."""
+    filled, made = [0] * ranks, {}
+    for param in sorted(params, key=lambda p: (-p.spec.nbytes, p.name)):
+        made[param.vid] = rank = filled.index(min(filled))
+        filled[rank] += param.spec.nbytes
+    return made
+
+
+_joined: set[str] = set()
+
+
+def _gpus() -> bool:
+    from ..device.runtime import cuda_missing
+
+    return not cuda_missing()
