@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING, Any
 
-from . import errors, models, near, nn, training
+from . import distributed, errors, models, near, nn, training
 from .channels import logs
 from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
@@ -84,6 +84,7 @@ __all__ = [
     "compile",
     "current",
     "default_registry",
+    "distributed",
     "errors",
     "explain_for",
     "explain_over",

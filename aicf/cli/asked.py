@@ -36,12 +36,12 @@ def add_model(command: argparse.ArgumentParser, more: str = "", **options: Any) 
 class AskedModel:
     """The model that was asked for, with how it is compiled, for whatever device."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, ranks: int | None = None) -> None:
         from .. import model_file
 
         how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
         wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
-        self._model, self._mode = wanted.model, wanted.mode
+        self._model, self._mode, self._ranks = wanted.model, wanted.mode, ranks
         self._how = {
             "loss": wanted.loss, "optimizer": wanted.optimizer, "accumulate": wanted.accumulate, "numerics": wanted.numerics,
             "precision": wanted.precision, "policy": wanted.policy, "beam": args.beam,
@@ -51,8 +51,18 @@ class AskedModel:
         """An Explanation."""
         from ..graph.compile import explain_for
 
-        how = {"tuning": tuning, "without": without, **self._how}
+        how = {"tuning": tuning, "without": without, "parallel": self._parallel(), **self._how}
         return explain_for(self._model, spec_of(device), self._mode, **how)
+
+    def _parallel(self) -> Any:
+        """Ranks that need not be there."""
+        if self._ranks is None:
+            return None
+        from ..distributed import DataParallel, World
+
+        if self._mode == "infer":
+            raise AicfError(f"--gpus {self._ranks} is of a step", got="mode infer", hint="--mode train, with a loss and an optimizer in the file")
+        return DataParallel(world=World(size=self._ranks))
 
     def swept(self, device: str, sizes: str, tuning: str | None = None, without: Sequence[str] = ()) -> Any:
         """A Sweep over the sizes of a dimension."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import AicfError
 from . import asked
-from .arguments import numbered
+from .arguments import numbered, positive
 
 
 def add(commands: Any) -> None:
@@ -46,6 +46,10 @@ def add(commands: Any) -> None:
         "--region", type=numbered, action="append", default=[], metavar="N",
         help="this region in full, repeatable; with --want the one to ask about",
     )  # fmt: skip
+    parser.add_argument(
+        "--gpus", type=positive, metavar="N",
+        help="a step of N ranks, each with such a device and the model's batch: what they exchange, and how long that takes",
+    )  # fmt: skip
     parser.add_argument("--tuning", metavar="FILE", help="times of the device, as aicf tune writes them")
     parser.set_defaults(run=run)
 
@@ -72,7 +76,7 @@ def _shown(args: argparse.Namespace) -> Any:
     from ..pages.data import check_explanation
 
     _refuse_pairs(args)
-    model = asked.AskedModel(args)
+    model = asked.AskedModel(args, args.gpus)
     if args.batch:
         return model.swept(args.device, args.batch, args.tuning, args.without)
     explanation = model.explained(args.device, args.tuning, args.without)

@@ -273,15 +273,17 @@ def explain_for(
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
     without: Iterable[str] = (),
+    parallel: Parallel | None = None,
 ) -> Explanation:
     """The choices for a device that need not be there: selection asks no driver and compiles nothing.
 
     device   a DeviceSpec, or the name of a preset, such as "h200"; the rest as for `compile`
     without  kernels that are to be as if they did not exist: ids, names or patterns such as "gemm_wgmma*"
+    parallel how gradients are shared, by ranks that need not be there: DataParallel(world=World(size=64))
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return _compiled_for(model, device, mode, *how)[0].explained()
+    return _compiled_for(model, device, mode, *how, parallel=parallel)[0].explained()
 
 
 def dump_for(
@@ -317,9 +319,9 @@ def dump_for(
 def _compiled_for(
     model: ModelLike, device: DeviceSpec | str, mode: str, loss: LossLike | None, optimizer: OptimizerLike | None,
     accumulate: int, numerics: str, precision: Precision | str, policy: Policy | str, beam: int, hoist: bool,
-    registry: KernelRegistry | None, tuning: Times | str | Path | None, into: Path | None = None, name: str = "",
+    registry: KernelRegistry | None, tuning: Times | str | Path | None, into: Path | None = None, name: str = "", parallel: Parallel | None = None,
 ) -> tuple[CompiledPlan, Dump]:  # fmt: skip
-    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy)
+    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy, None if mode == "infer" else parallel)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=is_strict(numerics))

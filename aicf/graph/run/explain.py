@@ -27,6 +27,7 @@ from ..ask.wanted import Wanted, want
 from ..emit.results import GRAD, LOSS, OUTPUT
 from ..fuse import Composed, Region
 from ..fuse.once import KeptOnce, sentences
+from .collective_time import CollectiveTime, collective_time
 from .peak import region_flops, unit_of
 from .picture import Box, Picture
 from .plan import ExecPlan, Slot, Step, values_json
@@ -171,8 +172,17 @@ class Explanation(Immovable, InNotebook, Printed):
 
     @property
     def predicted_us(self) -> float:
-        """Of all kernels together, in microseconds."""
+        """Of all kernels together, in microseconds; of several ranks with what is exchanged, less what passes beside kernels."""
+        if self.collectives is not None:
+            return self.collectives.whole_us
         return math.fsum(r.selection.chosen.us for r in self._run)
+
+    @lazy
+    def collectives(self) -> CollectiveTime | None:
+        """What ranks exchange in a run, and how much of it passes beside kernels; None on one rank."""
+        run = [region for region, once in zip(self.regions, self._once) if not once]
+        taken = [region for region, step in zip(run, self.plan.steps) if step.kernel_id]
+        return collective_time(self.plan, taken, bool(self.spec and self.spec.kind == "cuda"))
 
     @property
     def gain(self) -> Gain:
@@ -215,7 +225,7 @@ class Explanation(Immovable, InNotebook, Printed):
         return Text(
             f"\npredicted {microseconds(self.predicted_us)} in {counted(count.total(), 'kernel')}: "
             + visible(" · ".join(parts))
-            + "".join(f"\n{line}" for line in (str(self.gain), *sentences(self.told)))
+            + "".join(f"\n{line}" for line in (*([str(self.collectives)] if self.collectives else []), str(self.gain), *sentences(self.told)))
             + visible(self._results())
         )
 
@@ -246,6 +256,7 @@ class Explanation(Immovable, InNotebook, Printed):
             "fusion": asdict(self.gain),
             "recognised": [asdict(note) for note in self.recognised],
             "values": values_json(self.plan, self._slots, self._numbers),
+            **({"collectives": asdict(self.collectives)} if self.collectives else {}),
             **({"derived": [asdict(one) for one in self.told]} if self.told else {}),
             "regions": [
                 {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..device.spec import DeviceSpec
-from ..registry.cost import Cost, collective
-from ..registry.variant import Checks, Collective, at_least, contiguous, dtype, one_op, variant
-from ..rows import RegionSpec
-from ..types import bf16, f16, f32, f64, i8, i32, i64, u8, u32, u64
+from ...device.spec import DeviceSpec
+from ...registry.cost import Cost, collective
+from ...registry.variant import Checks, Collective, at_least, contiguous, dtype, one_op, variant
+from ...rows import RegionSpec
+from ...types import bf16, f16, f32, f64, i8, i32, i64, u8, u32, u64
 
 TYPES = (f32, f16, bf16, f64, i8, u8, i32, u32, i64, u64)
 

@@ -1,0 +1,1 @@
+"""What all ranks of a run do together."""
