@@ -17,6 +17,7 @@ from ..ir import Value
 from ..types import DType
 from .loopback import HostCommunicator
 from .mesh import Mesh
+from .pulse import Pulse
 from .world import World, world
 
 MB = 2**20
@@ -108,7 +109,9 @@ class DataParallel:
         if isinstance(runtime, CudaRuntime):
             from .nccl import NcclCommunicator
 
-            collectives.join(runtime.place, NcclCommunicator(mesh, runtime))
+            found = NcclCommunicator(mesh, runtime)
+            collectives.join(runtime.place, found)
+            _pulses[runtime.place] = Pulse(mesh, self.timeout, found.abort)
         else:
             collectives.join(runtime.place, HostCommunicator(mesh))
         _joined.add(runtime.place)
@@ -122,7 +125,18 @@ class DataParallel:
         """DistributedError, on all ranks, unless all have the same lines."""
         self.mesh.agree(title, lines)
 
-    def check(self, plan: Any) -> None:
+    def ran(self, runtime: Runtime) -> None:
+        """A run was started: it is watched until its end."""
+        if (pulse := _pulses.get(runtime.place)) is not None:
+            pulse.started(runtime)
+
+    def check(self) -> None:
+        """DistributedError if a run did not end since a rank is gone, or late."""
+        for pulse in _pulses.values():
+            if pulse.failed is not None:
+                raise pulse.failed
+
+    def compiled(self, plan: Any) -> None:
         """DistributedError unless all ranks have the same collectives in the same order, of the same types."""
         steps = [s for s in plan.steps if s.region.anchor.attrs.get("ranks", 1) > 1]
         self.mesh.agree("sequence of collectives", [f"{s.region.anchor.kind} of {s.region.results[0]}" for s in steps])
@@ -217,6 +231,7 @@ def owners(params: Iterable[Value], ranks: int) -> dict[int, int]:
 
 
 _joined: set[str] = set()
+_pulses: dict[str, Pulse] = {}
 
 
 def _gpus() -> bool:

@@ -197,7 +197,7 @@ def compile(
     for phase in _phases(recipe) if mode == "train" else (None,):
         made = program.compiled(phase=phase)  # both, so that every variable is there from the start
         if shared is not None:
-            shared.check(made.plan)
+            shared.compiled(made.plan)
     return program
 
 

@@ -16,7 +16,7 @@ from aicf import nn
 from aicf.distributed import DataParallel, ZeRO1, world
 from aicf.training import Batches
 
-RANK, FOLDER = world().rank, Path(sys.argv[2])
+RANK, FOLDER, DEVICE = world().rank, Path(sys.argv[2]), os.environ.get("AICF_RANKS_DEVICE", "cpu")
 rng = np.random.default_rng(3)
 X = rng.normal(size=(96, 20)).astype(np.float32)
 Y = rng.integers(0, 5, 96)
@@ -31,7 +31,7 @@ def model(dropout=0.0, width=32):
 def compiled(parallel, dropout=0.0, width=32, **how):
     optimizer = nn.AdamW(lr=1e-2, clip_norm=0.5)
     return aicf.compile(
-        model(dropout, width), "train", loss=nn.SoftmaxCrossEntropy(), optimizer=optimizer, device="cpu", parallel=parallel, **how
+        model(dropout, width), "train", loss=nn.SoftmaxCrossEntropy(), optimizer=optimizer, device=DEVICE, parallel=parallel, **how
     )
 
 
@@ -75,6 +75,14 @@ def train():
     return found
 
 
+def captured():
+    program = compiled(DataParallel(timeout=20))
+    report = program.capture({"x": X[:8], "y": Y[:8]})
+    program({"x": X[:8], "y": Y[:8]})
+    graphs = sum(1 for s in report.segments if s.nodes)
+    return {"graphs": graphs, "captured": report.captured, "total": report.total, "text": str(report)}
+
+
 def resume():
     """Of another number of ranks."""
     return trained(FOLDER.parent / "two" / "fit_zero", DataParallel(timeout=60), 8, resume=True)
@@ -100,7 +108,7 @@ def killed():
         for n in range(4):
             if n == 2 and RANK == 1:
                 os._exit(7)
-            program({"x": X[:8], "y": Y[:8]})
+            float(program({"x": X[:8], "y": Y[:8]})["loss"])
 
     return refused(work)
 
@@ -112,7 +120,7 @@ def hangs():
         for n in range(4):
             if n == 2 and RANK == 1:
                 time.sleep(12)
-            program({"x": X[:8], "y": Y[:8]})
+            float(program({"x": X[:8], "y": Y[:8]})["loss"])
 
     return refused(work)
 

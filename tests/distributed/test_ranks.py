@@ -104,7 +104,7 @@ def test_ranks_with_other_graphs_are_refused(tmp_path):
     for rank in found:
         assert rank["error"] == "DistributedError"
         assert "rank 1 has another sequence of collectives" in rank["text"]
-        assert "line 1" in rank["text"] and "48" in rank["text"] and "32" in rank["text"]
+        assert "line 2: all_reduce of f32[5x32]" in rank["text"] and "48" in rank["text"] and "32" in rank["text"]
 
 
 def test_a_killed_rank_is_named(tmp_path):

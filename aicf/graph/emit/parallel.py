@@ -32,8 +32,14 @@ class Parallel(Protocol):
     def join(self, runtime: Any) -> None:
         """Meet the other ranks."""
 
-    def check(self, plan: Any) -> None:
+    def compiled(self, plan: Any) -> None:
         """All ranks have the same collectives."""
+
+    def ran(self, runtime: Any) -> None:
+        """A run was started."""
+
+    def check(self) -> None:
+        """DistributedError if a rank is known to be gone, or late."""
 
     @property
     def shards(self) -> bool: ...

@@ -143,7 +143,7 @@ class Program(Immovable, InNotebook):
                 self._count()
                 if self._plans.watches:
                     self._first_run("run", bound)
-            return _told({s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}, bound.faults)
+            return self._told({s.name: bound.tensors[s.vid] for s in compiled.plan.outputs}, bound.faults)
 
     def replay(self, feed: Mapping[str, Any]) -> dict[str, Tensor]:
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
@@ -155,7 +155,7 @@ class Program(Immovable, InNotebook):
                 self._count()
                 if self._plans.watches:
                     self._first_run("replay", frozen.bound, frozen.report)
-            return _told(results, frozen.bound.faults)
+            return self._told(results, frozen.bound.faults)
 
     def _first_run(self, how: str, bound: BoundPlan, report: CaptureReport | None = None) -> None:
         if (watch := self._plans.watches.pop(bound.plan.key, None)) is not None:
@@ -252,6 +252,15 @@ class Program(Immovable, InNotebook):
                     "compile(..., copy_roles={'input', 'param'}) copies them for each replay",
                 )
 
+    def _told(self, results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Results whose readers are told what was wrong."""
+        checks: tuple[Callable[[], None], ...] = tuple(partial(tell, record) for record in faults)
+        if self.parallel is not None:
+            checks += (self.parallel.check,)
+        for tensor in results.values() if checks else ():
+            tensor.checks = checks
+        return results
+
     # --- plans --------------------------------------------------------------------------------------------------------
 
     def compiled(self, sizes: Mapping[str, int] | None = None, phase: str | None = None) -> CompiledPlan:
@@ -317,6 +326,8 @@ class Program(Immovable, InNotebook):
                 0 if self._plans.phase() == "step" else self.variables.accumulated + 1
             )
         self.runs += 1
+        if self.parallel is not None:
+            self.parallel.ran(self.runtime)
 
     # --- variables ----------------------------------------------------------------------------------------------------
 
@@ -366,11 +377,3 @@ class Program(Immovable, InNotebook):
     def _repr_html_(self) -> str:
         title = f"{self.mode} program on {self.runtime.spec.name}"
         return drawn(title, self.recipe.model.inputs, self._plans, len(self._frozen), self.runs)
-
-
-def _told(results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """Results whose readers are told what was wrong."""
-    checks = tuple(partial(tell, record) for record in faults)
-    for tensor in results.values() if checks else ():
-        tensor.checks = checks
-    return results

@@ -1,0 +1,115 @@
+"""Whether all ranks are alive while GPUs work, which the host does not see: a thread asks how far each rank is, and ends what hangs.
+
+A collective of NCCL's waits for ever if a rank does not come, and with it all that is behind it on the stream. So each rank has an event
+at the end of every run. One that is not reached in time, or a rank whose connection is closed, aborts the communicator: its kernels
+return, and whoever reads a result is told which rank was last where.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ..errors import DistributedError
+from .mesh import Mesh
+
+EVERY, LOST = 0.5, 5.0  # seconds between pulses, and after which a run waits for a rank that is gone
+
+
+class Pulse:
+    """mesh     what ranks meet by; it tells where rank 0 listens
+    timeout  seconds that a run may take
+    abort    ends collectives that hang
+    """
+
+    def __init__(self, mesh: Mesh, timeout: float, abort: Callable[[], None]) -> None:
+        self.rank, self.size = mesh.world.rank, mesh.world.size
+        self.timeout, self.abort = timeout, abort
+        self.failed: DistributedError | None = None
+        self.launched = self.done = 0
+        self._runs: deque[tuple[Any, float]] = deque()  # the event at the end of each run, and when it was started
+        self._table: dict[int, dict[str, Any]] = {}
+        server = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
+        port = mesh.all("pulse", server.getsockname()[1] if server else 0)[0]
+        if server is not None:
+            threading.Thread(target=self._serve, args=(server,), name="aicf pulses", daemon=True).start()
+        address = "127.0.0.1" if self.rank == 0 else mesh.world.address
+        self._to = socket.create_connection((address, port), timeout=10.0)
+        threading.Thread(target=self._beat, name="aicf pulse", daemon=True).start()
+
+    def started(self, runtime: Any) -> None:
+        """A run was started on this runtime's stream."""
+        if self.failed is not None:
+            raise self.failed
+        self._runs.append((runtime.stream.record(), time.monotonic()))
+        self.launched += 1
+
+    # --- this rank
+
+    def _beat(self) -> None:
+        with self._to, self._to.makefile("r", encoding="utf-8") as answers:
+            while self.failed is None:
+                while self._runs and self._runs[0][0].is_done:
+                    self._runs.popleft()
+                    self.done += 1
+                try:
+                    told = {"rank": self.rank, "launched": self.launched, "done": self.done}
+                    self._to.sendall(json.dumps(told).encode() + b"\n")
+                    self._table = {int(r): row for r, row in json.loads(answers.readline()).items()}
+                except (OSError, ValueError):
+                    self._table[0] = {**self._table.get(0, {}), "gone": True}
+                self._judge()
+                time.sleep(EVERY)
+
+    def _judge(self) -> None:
+        if not self._runs:
+            return
+        waited = time.monotonic() - self._runs[0][1]
+        gone = sorted(rank for rank, row in self._table.items() if row.get("gone"))
+        if waited > self.timeout or (gone and waited > LOST):
+            self.failed = self._error(gone, waited)
+            with suppress(Exception):
+                self.abort()
+
+    def _error(self, gone: list[int], waited: float) -> DistributedError:
+        rows = [
+            f"rank {rank}: {row.get('done', 0)} runs done, {row.get('launched', 0)} started{', gone' if row.get('gone') else ''}"
+            for rank, row in sorted(self._table.items())
+        ]
+        least = min((row.get("launched", 0) for row in self._table.values()), default=0)
+        late = gone or [rank for rank, row in sorted(self._table.items()) if row.get("launched", 0) == least]
+        how = "is gone" if gone else "is late" if least < self.launched else "may be stuck on its GPU"
+        error = DistributedError(
+            f"run {self.done + 1} did not end in {waited:.0f} s: rank {', '.join(map(str, late))} {how}", details=rows,
+            expected=f"each run within {self.timeout:g} s", hint="that rank's own output says why; DataParallel(timeout=...) waits longer",
+        )  # fmt: skip
+        error.rank = late[0] if late else None
+        return error
+
+    # --- rank 0's table
+
+    def _serve(self, server: socket.socket) -> None:
+        with server:
+            for _ in range(self.size):
+                found, _ = server.accept()
+                threading.Thread(target=self._listen, args=(found,), name="aicf pulse of a rank", daemon=True).start()
+
+    def _listen(self, found: socket.socket) -> None:
+        rank = None
+        with found, suppress(OSError, ValueError), found.makefile("r", encoding="utf-8") as lines:
+            for line in lines:
+                told = json.loads(line)
+                rank = int(told["rank"])
+                _rows[rank] = told
+                found.sendall(json.dumps(_rows).encode() + b"\n")
+        if rank is not None:
+            _rows[rank] = {**_rows[rank], "gone": True}
+
+
+_rows: dict[int, dict[str, Any]] = {}  # of rank 0: what each rank has said last
