@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import aicf
 from aicf.device import collectives
-from aicf.device.collectives import ALL_REDUCE, Part
+from aicf.device.collectives import ALL_REDUCE, Exchanged
 from aicf.distributed import DataParallel
 from benchmarks.gpts import EXAMPLE, GPT2, SMALL, Gpt
 
@@ -44,7 +44,7 @@ def _all_reduce(parallel: DataParallel, runtime: Any, megabytes: int, tiny: bool
     memory = runtime.allocate(4 * count)
     tensor = runtime.view(memory, 0, aicf.TensorSpec((count,), device=runtime.kind))
     runtime.write(tensor, np.zeros(count, np.float32))
-    part = Part(ALL_REDUCE, tensor.ptr, count, aicf.f32, mean=True, array=tensor.array)
+    part = Exchanged(ALL_REDUCE, tensor.ptr, count, aicf.f32, mean=True, array=tensor.array)
     calls = 3 if tiny or runtime.kind == "cpu" else 20
     if runtime.kind == "cpu":
         sides = {"aicf": lambda: _by_clock(lambda: found.run([part]), calls)}
@@ -80,7 +80,9 @@ def _step(parallel: DataParallel, runtime: Any, gpt: Gpt, rounds: int) -> list[d
     if runtime.kind == "cuda":
         import torch
 
-        feed = {name: torch.as_tensor(array, device=f"cuda:{runtime.ordinal}") for name, array in feed.items()}
+        feed = {
+            name: torch.as_tensor(array, device=f"cuda:{runtime.ordinal}") for name, array in feed.items()
+        }
     steps = 5 if runtime.kind == "cuda" else 1
 
     def run(program: Any) -> Callable[[], float]:
@@ -107,7 +109,9 @@ def _step(parallel: DataParallel, runtime: Any, gpt: Gpt, rounds: int) -> list[d
     ]  # fmt: skip
 
 
-def _interleaved(parallel: DataParallel, sides: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def _interleaved(
+    parallel: DataParallel, sides: dict[str, Callable[[], float]], rounds: int
+) -> dict[str, list[float]]:
     """Seconds of each side, round by round; of each round that of the slowest rank."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for n in range(rounds + 1):
@@ -139,8 +143,12 @@ def _by_events(torch: Any, call: Callable[[], None], calls: int, stream: Any) ->
 
 def _torch_group(torch: Any) -> Any:
     if not torch.distributed.is_initialized():
-        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 7)  # aicf's ranks have met at the other
-        torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+        os.environ["MASTER_PORT"] = str(
+            int(os.environ["MASTER_PORT"]) + 7
+        )  # aicf's ranks have met at the other
+        torch.distributed.init_process_group(
+            "nccl", device_id=torch.device("cuda", torch.cuda.current_device())
+        )
     return torch.distributed.group.WORLD
 
 

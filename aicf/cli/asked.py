@@ -61,7 +61,11 @@ class AskedModel:
         from ..distributed import DataParallel, World
 
         if self._mode == "infer":
-            raise AicfError(f"--gpus {self._ranks} is of a step", got="mode infer", hint="--mode train, with a loss and an optimizer in the file")
+            raise AicfError(
+                f"--gpus {self._ranks} is of a step",
+                got="mode infer",
+                hint="--mode train, with a loss and an optimizer in the file",
+            )
         return DataParallel(world=World(size=self._ranks))
 
     def swept(self, device: str, sizes: str, tuning: str | None = None, without: Sequence[str] = ()) -> Any:

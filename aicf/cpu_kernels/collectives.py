@@ -7,7 +7,7 @@ from ..registry.variant import Collective, at_least, contiguous, one_op, variant
 
 
 @variant("all_reduce", id="cpu.all_reduce.v1")
-class AllReduce:
+class HostAllReduce:
     """Added up in the order of the ranks, in f32 for halves: the same bits on all ranks and in every run. Limit: the network."""
 
     def accepts(region):
@@ -23,7 +23,7 @@ class AllReduce:
 
 
 @variant("broadcast_from", id="cpu.broadcast_from.v1")
-class BroadcastFrom:
+class HostBroadcast:
     """One rank's bytes on all others. Limit: the network."""
 
     def accepts(region):

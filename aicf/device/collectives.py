@@ -18,7 +18,7 @@ ALL_REDUCE, BROADCAST = "all_reduce", "broadcast"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Exchanged:
     """One tensor of a collective, which is written in place.
 
     kind   "all_reduce": the sum over all ranks, or with `mean` their mean; "broadcast": what rank `root` has
@@ -46,7 +46,7 @@ class Communicator(Protocol):
     @property
     def size(self) -> int: ...
 
-    def run(self, parts: Sequence[Part], stream: Any = None) -> None:
+    def run(self, parts: Sequence[Exchanged], stream: Any = None) -> None:
         """All parts at once. On CUDA they are ordered on a stream, and the host does not wait."""
 
     def apart(self) -> Any:

@@ -68,7 +68,8 @@ def _cuda(
     l2_mb: float,
     shared_kb: int,
     memory_gb: int,
-    **more: float,
+    launch_us: float = 1.0,
+    link: float = 10.0,
 ) -> DeviceSpec:
     target = f"sm_{arch[0]}{arch[1]}"
     f8 = 2 * f16 if arch >= (8, 9) else 0.0  # with f32 sums, as all; datasheets say the same to a rounding
@@ -84,7 +85,8 @@ def _cuda(
         int(l2_mb * 2**20),
         shared_kb * 1024,
         memory_gb * 2**30,
-        **more,
+        launch_us,
+        link,
     )
 
 
@@ -106,7 +108,18 @@ PRESETS: dict[str, DeviceSpec] = {
         _cuda("gh200", (9, 0), 132, 4000, 66.9, 494, 989, 60, 227, 96, link=360.0),
         _cuda("b200", (10, 0), 148, 8000, 75, 1100, 2250, 126, 227, 180, link=680.0),
         _cuda("rtx5090", (12, 0), 170, 1792, 104.8, 104.8, 209.5, 96, 99, 32, launch_us=1.2, link=18.0),
-        DeviceSpec("cpu", "cpu", sms=4, bandwidth=20.0, tflops={"f32": 0.15}, l2_bytes=2**21, launch_us=1.0, link=1.0, peers=1, network=1.0),
+        DeviceSpec(
+            "cpu",
+            "cpu",
+            sms=4,
+            bandwidth=20.0,
+            tflops={"f32": 0.15},
+            l2_bytes=2**21,
+            launch_us=1.0,
+            link=1.0,
+            peers=1,
+            network=1.0,
+        ),
     )
 }
 

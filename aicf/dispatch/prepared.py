@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 
 from ..device import streams
 from ..device.tensor import ALIGNMENT, Runtime
-from ..errors import AicfError, FeedError, KernelError, NoKernelError
+from ..errors import AicfError, FeedError, KernelError, NoKernelError, VerifyError
 from ..ops import agreement
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
@@ -255,7 +255,10 @@ Place = tuple[int, int]
 
 
 def _of_a_program(kind: str) -> VerifyError:
-    return VerifyError(f"{kind} of several ranks is a step of a program", hint="compile(..., parallel=aicf.distributed.DataParallel())")
+    return VerifyError(
+        f"{kind} of several ranks is a step of a program",
+        hint="compile(..., parallel=aicf.distributed.DataParallel())",
+    )
 
 
 def _places(operands: Descs, results: Sequence[TensorDesc]) -> tuple[list[Place], list[Place]]:

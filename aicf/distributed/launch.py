@@ -44,7 +44,7 @@ def _start(command: Sequence[str], rank: int, processes: int, port: int) -> subp
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "AICF_RUN": "1", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     own = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if rank else {}
-    return subprocess.Popen(list(command), env=env, **own)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(list(command), env=env, **own)  # type: ignore[call-overload]
 
 
 def _watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device.collectives import ALL_REDUCE, Part
+from ..device.collectives import ALL_REDUCE, Exchanged
 from .mesh import Mesh
 
 
@@ -25,7 +25,7 @@ class HostCommunicator:
     def size(self) -> int:
         return self.mesh.world.size
 
-    def run(self, parts: Sequence[Part], stream: Any = None) -> None:
+    def run(self, parts: Sequence[Exchanged], stream: Any = None) -> None:
         """All parts, one after the other, in one message."""
         arrays = [part.array for part in parts]
         sent = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays if a is not None)
@@ -41,7 +41,7 @@ class HostCommunicator:
         """The host waits: there is nothing beside it."""
 
 
-def _combined(parts: Sequence[Part], bodies: Sequence[bytes]) -> bytes:
+def _combined(parts: Sequence[Exchanged], bodies: Sequence[bytes]) -> bytes:
     made, at = [], 0
     for part in parts:
         given = [np.frombuffer(body, part.dtype.numpy, part.numel, at) for body in bodies]
@@ -50,7 +50,7 @@ def _combined(parts: Sequence[Part], bodies: Sequence[bytes]) -> bytes:
     return b"".join(made)
 
 
-def _sum(part: Part, given: Sequence[np.ndarray]) -> bytes:
+def _sum(part: Exchanged, given: Sequence[np.ndarray]) -> bytes:
     wide = part.dtype.compute.numpy
     total = given[0].astype(wide)
     for one in given[1:]:

@@ -72,7 +72,9 @@ class Mesh:
 
     def all(self, title: str, said: Any) -> list[Any]:
         """What each rank says, by rank; as JSON has it."""
-        parts = self.together(title, json.dumps(said).encode(), lambda bodies: b"[" + b",".join(bodies) + b"]")
+        parts = self.together(
+            title, json.dumps(said).encode(), lambda bodies: b"[" + b",".join(bodies) + b"]"
+        )
         return list(json.loads(parts))
 
     def agree(self, title: str, lines: Sequence[str]) -> None:
@@ -126,9 +128,8 @@ class Mesh:
                 if not ready:
                     self._give_up(title, [p for p in self._peers if bodies[p.rank] is None])
                 for key, _ in ready:
-                    peer: _Peer = key.data
-                    bodies[peer.rank] = self._heard(peer, title, until)
-                    waiting.unregister(peer.socket)
+                    bodies[key.data.rank] = self._heard(key.data, title, until)
+                    waiting.unregister(key.fileobj)
         answer = combine([part for part in bodies if part is not None])
         for peer in self._peers:
             try:
@@ -144,9 +145,9 @@ class Mesh:
         except (OSError, EOFError) as error:
             self._lost(peer, title, str(error))
         if kind == FAILED:
-            error = _gave_up(peer.rank, said, body)
-            self._tell(error, but=peer)
-            raise error
+            given_up = _gave_up(peer.rank, said, body)
+            self._tell(given_up, but=peer)
+            raise given_up
         peer.title, peer.turn = said, turn
         if (turn, said) != (self.turn, title):
             self._tell(_apart(peer.rank, self.turn, title, turn, said))
@@ -167,7 +168,7 @@ class Mesh:
 
     def _lost(self, peer: _Peer, title: str, why: str) -> Any:
         error = DistributedError(
-            f"rank {peer.rank} is gone: {why or 'its connection was closed'}",
+            f"rank {peer.rank} is gone: {why or 'it closed its connection'}",
             details=[f"it was last at {peer.title!r}, turn {peer.turn}; the others are at {title!r}, turn {self.turn}"],
             hint=f"its own output says why; the launcher's log has it for rank {peer.rank}",
         )  # fmt: skip
@@ -194,7 +195,7 @@ class Mesh:
         except (OSError, EOFError) as error:
             self._last_word()
             raise DistributedError(
-                f"rank 0 is gone: {error or 'its connection was closed'}", details=[f"this is rank {self.world.rank}, at {title!r}, turn {self.turn}"],
+                f"rank 0 is gone: {str(error) or 'it closed its connection'}", details=[f"this is rank {self.world.rank}, at {title!r}, turn {self.turn}"],
                 hint="its own output says why",
             ) from error  # fmt: skip
         if kind == FAILED:
@@ -241,7 +242,8 @@ def _listen(world: World, timeout: float) -> list[_Peer]:
         server = socket.create_server(("", world.port), backlog=world.size)
     except OSError as error:
         raise DistributedError(
-            f"rank 0 can't listen at port {world.port}: {error.strerror}", hint="AICF_PORT names another; all ranks need the same"
+            f"rank 0 can't listen at port {world.port}: {error.strerror}",
+            hint="AICF_PORT names another; all ranks need the same",
         ) from error
     found: dict[int, _Peer] = {}
     until = time.monotonic() + timeout
@@ -311,7 +313,7 @@ def _exactly(of: socket.socket, count: int) -> bytearray:
     while got < count:
         part = of.recv(min(count - got, 2**22))
         if not part:
-            raise EOFError("its connection was closed")
+            raise EOFError("it closed its connection")
         room += part
         got += len(part)
     return room

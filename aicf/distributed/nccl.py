@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from ..device.collectives import ALL_REDUCE, Part
+from ..device.collectives import ALL_REDUCE, Exchanged
 from ..device.runtime import CudaRuntime
 from ..errors import DistributedError
 from ..types import DType, bf16, f16, f32, f64, i8, i32, i64, u8, u32, u64
@@ -33,7 +33,9 @@ class NcclCommunicator:
         mine = base64.b64encode(get_unique_id().as_bytes).decode() if mesh.world.rank == 0 else ""
         told = base64.b64decode(mesh.all("NCCL's id", mine)[0])
         with runtime.current():
-            self._communicator = Communicator.init(mesh.world.size, mesh.world.rank, UniqueId.from_bytes(told))
+            self._communicator = Communicator.init(
+                mesh.world.size, mesh.world.rank, UniqueId.from_bytes(told)
+            )
             self._stream = runtime.device.create_stream()
         self._handle = nccl.Comm(int(self._communicator.ptr))
 
@@ -48,7 +50,7 @@ class NcclCommunicator:
     def apart(self) -> Any:
         return self._stream.handle
 
-    def run(self, parts: Sequence[Part], stream: Any = None) -> None:
+    def run(self, parts: Sequence[Exchanged], stream: Any = None) -> None:
         nccl, comm = self._nccl, self._handle
         at = int(self._stream.handle if stream is None else stream)
         nccl.group_start()

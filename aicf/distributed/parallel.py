@@ -139,7 +139,9 @@ class DataParallel:
     def compiled(self, plan: Any) -> None:
         """DistributedError unless all ranks have the same collectives in the same order, of the same types."""
         steps = [s for s in plan.steps if s.region.anchor.attrs.get("ranks", 1) > 1]
-        self.mesh.agree("sequence of collectives", [f"{s.region.anchor.kind} of {s.region.results[0]}" for s in steps])
+        self.mesh.agree(
+            "sequence of collectives", [f"{s.region.anchor.kind} of {s.region.results[0]}" for s in steps]
+        )
 
     def mean(self, numbers: Sequence[float], title: str = "mean of losses") -> list[float]:
         """The mean over all ranks of each number."""
@@ -191,7 +193,9 @@ class ZeRO1(DataParallel):
 
     def _sent(self, name: str, owner: int, array: np.ndarray | None) -> np.ndarray:
         mine = owner == self.rank and array is not None
-        kind = self.mesh.all(f"type of {name}", [array.dtype.str, array.shape] if mine and array is not None else None)[owner]
+        kind = self.mesh.all(
+            f"type of {name}", [array.dtype.str, array.shape] if mine and array is not None else None
+        )[owner]
         data = array.tobytes() if mine and array is not None else b""
         whole = self.mesh.together(f"state {name}", data, lambda bodies: bodies[owner])
         return np.frombuffer(whole, np.dtype(kind[0])).reshape(kind[1]).copy()

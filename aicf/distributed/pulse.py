@@ -2,13 +2,15 @@
 
 A collective of NCCL's waits for ever if a rank does not come, and with it all that is behind it on the stream. So each rank has an event
 at the end of every run. One that is not reached in time, or a rank whose connection is closed, aborts the communicator: its kernels
-return, and whoever reads a result is told which rank was last where.
+return, and whoever reads a result is told which rank was last where. Where they do not return, the process says so and ends.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +22,10 @@ from ..errors import DistributedError
 from .mesh import Mesh
 
 EVERY, LOST = 0.5, 5.0  # seconds between pulses, and after which a run waits for a rank that is gone
+FREED, STUCK = (
+    10.0,
+    70,
+)  # seconds in which an abort frees the GPU; the exit status of a process whose GPU it did not free
 
 
 class Pulse:
@@ -33,7 +39,9 @@ class Pulse:
         self.timeout, self.abort = timeout, abort
         self.failed: DistributedError | None = None
         self.launched = self.done = 0
-        self._runs: deque[tuple[Any, float]] = deque()  # the event at the end of each run, and when it was started
+        self._runs: deque[tuple[Any, float]] = (
+            deque()
+        )  # the event at the end of each run, and when it was started
         self._table: dict[int, dict[str, Any]] = {}
         server = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
         port = mesh.all("pulse", server.getsockname()[1] if server else 0)[0]
@@ -74,8 +82,23 @@ class Pulse:
         gone = sorted(rank for rank, row in self._table.items() if row.get("gone"))
         if waited > self.timeout or (gone and waited > LOST):
             self.failed = self._error(gone, waited)
-            with suppress(Exception):
-                self.abort()
+            threading.Thread(target=self._abort, name="aicf abort", daemon=True).start()
+            threading.Thread(target=self._end, name="aicf end", daemon=True).start()
+
+    def _abort(self) -> None:
+        with suppress(Exception):
+            self.abort()
+
+    def _end(self) -> None:
+        """End the process if aborting did not free the GPU: whoever waits for it would wait for ever, and hear nothing."""
+        event, _ = self._runs[0]
+        until = time.monotonic() + FREED
+        while time.monotonic() < until:
+            if event.is_done:
+                return
+            time.sleep(EVERY)
+        print(f"aicf: {self.failed}", file=sys.stderr, flush=True)
+        os._exit(STUCK)
 
     def _error(self, gone: list[int], waited: float) -> DistributedError:
         rows = [
@@ -98,7 +121,9 @@ class Pulse:
         with server:
             for _ in range(self.size):
                 found, _ = server.accept()
-                threading.Thread(target=self._listen, args=(found,), name="aicf pulse of a rank", daemon=True).start()
+                threading.Thread(
+                    target=self._listen, args=(found,), name="aicf pulse of a rank", daemon=True
+                ).start()
 
     def _listen(self, found: socket.socket) -> None:
         rank = None

@@ -61,8 +61,12 @@ def _torchrun(env: Mapping[str, str]) -> World | None:
     # the store of torchrun's own listens at MASTER_PORT
     behind = 1 if any(name.startswith("TORCHELASTIC") for name in env) else 0
     size, rank = ask.number("WORLD_SIZE"), ask.number("RANK")
-    local = ask.number("LOCAL_RANK", rank if env.get("MASTER_ADDR") in (None, "localhost", "127.0.0.1") else None)
-    return World(rank, size, local, env.get("MASTER_ADDR", "127.0.0.1"), ask.number("AICF_PORT", port + behind), who)
+    local = ask.number(
+        "LOCAL_RANK", rank if env.get("MASTER_ADDR") in (None, "localhost", "127.0.0.1") else None
+    )
+    return World(
+        rank, size, local, env.get("MASTER_ADDR", "127.0.0.1"), ask.number("AICF_PORT", port + behind), who
+    )
 
 
 def _open_mpi(env: Mapping[str, str]) -> World | None:
@@ -82,7 +86,12 @@ def _mpich(env: Mapping[str, str]) -> World | None:
     ask = _Asking(env, "mpirun (MPICH)")
     size, there = ask.number("PMI_SIZE"), ask.number("MPI_LOCALNRANKS", 0)
     return World(
-        ask.number("PMI_RANK"), size, ask.number("MPI_LOCALRANKID"), ask.address(there == size), ask.port(), ask.who
+        ask.number("PMI_RANK"),
+        size,
+        ask.number("MPI_LOCALRANKID"),
+        ask.address(there == size),
+        ask.port(),
+        ask.who,
     )
 
 
@@ -94,7 +103,9 @@ def _slurm(env: Mapping[str, str]) -> World | None:
     if size == 1:
         return None  # a shell or a script of a job, of which srun has started nothing
     first = first_host(env["SLURM_STEP_NODELIST"])
-    port = 2**15 + ask.number("SLURM_JOB_ID", 0) % 2**14  # the same for all tasks of a job, and rarely that of another's
+    port = (
+        2**15 + ask.number("SLURM_JOB_ID", 0) % 2**14
+    )  # the same for all tasks of a job, and rarely that of another's
     return World(
         ask.number("SLURM_PROCID"), size, ask.number("SLURM_LOCALID"), env.get("MASTER_ADDR", first),
         ask.number("AICF_PORT", ask.number("MASTER_PORT", port)), ask.who,
@@ -139,5 +150,3 @@ class _Asking:
                 hint="mpirun -x MASTER_ADDR=HOST (Open MPI) or -env MASTER_ADDR HOST (MPICH)",
             )  # fmt: skip
         return found
-
-

@@ -321,7 +321,9 @@ def _compiled_for(
     accumulate: int, numerics: str, precision: Precision | str, policy: Policy | str, beam: int, hoist: bool,
     registry: KernelRegistry | None, tuning: Times | str | Path | None, into: Path | None = None, name: str = "", parallel: Parallel | None = None,
 ) -> tuple[CompiledPlan, Dump]:  # fmt: skip
-    recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy, None if mode == "infer" else parallel)
+    recipe = Recipe(
+        model, mode, loss, optimizer, accumulate, precision, policy, None if mode == "infer" else parallel
+    )
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=is_strict(numerics))

@@ -32,8 +32,9 @@ def broadcast_from(x: Number, *, ranks: int = 1, root: int = 0, bucket: int = 0)
     C1  ranks is 1 or more
     C2  root is one of them
     """
-    require(0 <= root < max(ranks, 1), "C2", f"root is {root}, expected one of {ranks} ranks, from 0 on")
-    return _in_place(x, ranks)
+    made = _in_place(x, ranks)
+    require(0 <= root < ranks, "C2", f"root is {root}, expected one of {ranks} ranks, from 0 on")
+    return made
 
 
 @broadcast_from.reference

@@ -153,7 +153,9 @@ def collective(device: DeviceSpec, kind: str, nbytes: int, ranks: int) -> Cost:
     within = device.link if ranks <= device.peers else min(device.link, device.network)
     depth = math.ceil(math.log2(max(ranks, 2)))
     trips = HOP_US if ranks <= device.peers else NETWORK_HOP_US
-    return Cost({"launch": device.launch_us, "trips": 2 * depth * trips, "links": share * nbytes / within * 1e-3})
+    return Cost(
+        {"launch": device.launch_us, "trips": 2 * depth * trips, "links": share * nbytes / within * 1e-3}
+    )
 
 
 def _waves(

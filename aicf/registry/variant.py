@@ -212,7 +212,7 @@ class HostCall:
 
 @dataclass(frozen=True)
 class Collective:
-    """What all ranks do together with the result's memory, where the operand is: see device/collectives.py (Part)."""
+    """What all ranks do together with the result's memory, where the operand is: see device/collectives.py (Exchanged)."""
 
     kind: str
     ranks: int

@@ -31,7 +31,13 @@ def model(dropout=0.0, width=32):
 def compiled(parallel, dropout=0.0, width=32, **how):
     optimizer = nn.AdamW(lr=1e-2, clip_norm=0.5)
     return aicf.compile(
-        model(dropout, width), "train", loss=nn.SoftmaxCrossEntropy(), optimizer=optimizer, device=DEVICE, parallel=parallel, **how
+        model(dropout, width),
+        "train",
+        loss=nn.SoftmaxCrossEntropy(),
+        optimizer=optimizer,
+        device=DEVICE,
+        parallel=parallel,
+        **how,
     )
 
 
@@ -47,7 +53,11 @@ def stepped(parallel, steps=5, **how):
     for n in range(steps):
         rows = slice(8 * ranks * n % 48 + 8 * RANK, 8 * ranks * n % 48 + 8 * RANK + 8)
         losses += parallel.mean([float(program({"x": X[rows], "y": Y[rows]})["loss"])])
-    return {"losses": losses, "state": digests(parallel.whole_state(program.state_dict())), "own": len(program.state_dict())}
+    return {
+        "losses": losses,
+        "state": digests(parallel.whole_state(program.state_dict())),
+        "own": len(program.state_dict()),
+    }
 
 
 def trained(folder, parallel, steps, resume=False):

@@ -57,7 +57,9 @@ def test_two_gpus_train_as_one(trained):
     program, losses = ranks.compiled(None, accumulate=2), []
     for n in range(5):
         parts = [slice(16 * n % 48 + 8 * r, 16 * n % 48 + 8 * r + 8) for r in range(2)]
-        losses.append(float(np.mean([float(program({"x": ranks.X[p], "y": ranks.Y[p]})["loss"]) for p in parts])))
+        losses.append(
+            float(np.mean([float(program({"x": ranks.X[p], "y": ranks.Y[p]})["loss"]) for p in parts]))
+        )
     assert trained[0]["data"]["losses"] == losses
     assert trained[0]["data"]["state"] == ranks.digests(program.state_dict())
 
@@ -69,6 +71,8 @@ def test_a_step_is_one_graph(tmp_path):
 
 
 @pytest.mark.parametrize("case", ["killed", "hangs"])
-def test_a_rank_that_fails_is_named(tmp_path, case):
-    _, (first, _) = run(case, tmp_path)
-    assert first["error"] == "DistributedError" and "rank 1" in first["text"], first
+def test_a_rank_that_fails_is_named(tmp_path, case, capfd):
+    """By an error, or where NCCL does not give the GPU back, by the last words of the process."""
+    status, (first, _) = run(case, tmp_path)
+    told = first.get("text") or capfd.readouterr().err
+    assert status and "rank 1 is gone" in told if case == "killed" else "rank 1 is late" in told, told

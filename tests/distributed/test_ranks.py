@@ -43,7 +43,9 @@ def alone():
     losses = []
     for n in range(5):
         parts = [slice(16 * n % 48 + 8 * r, 16 * n % 48 + 8 * r + 8) for r in range(2)]
-        losses.append(float(np.mean([float(program({"x": ranks.X[p], "y": ranks.Y[p]})["loss"]) for p in parts])))
+        losses.append(
+            float(np.mean([float(program({"x": ranks.X[p], "y": ranks.Y[p]})["loss"]) for p in parts]))
+        )
     return losses, ranks.digests(program.state_dict())
 
 
@@ -79,7 +81,10 @@ def test_fit_is_resumed_and_written_once(trained):
     folder, (first, second) = trained
     for name in ("fit", "fit_zero"):
         assert first[name] == second[name]
-        assert first[name + "_on"]["losses"] == second[name + "_on"]["losses"] and len(first[name + "_on"]["losses"]) == 2
+        assert (
+            first[name + "_on"]["losses"] == second[name + "_on"]["losses"]
+            and len(first[name + "_on"]["losses"]) == 2
+        )
         assert first[name + "_on"]["checkpoint"] == "step-00000006.safetensors"
         assert (folder / "two" / name / "log.csv").read_text().count("\n") >= 4
     assert first["fit"]["losses"] == first["fit_zero"]["losses"]
@@ -87,7 +92,7 @@ def test_fit_is_resumed_and_written_once(trained):
 
 
 def test_another_number_of_ranks_goes_on(trained):
-    folder, (first, _) = trained
+    folder, _ = trained
     status, found = run("resume", folder / "three", 3)
     assert status == 0
     assert all(rank == found[0] for rank in found) and found[0]["checkpoint"] == "step-00000008.safetensors"
@@ -104,7 +109,11 @@ def test_ranks_with_other_graphs_are_refused(tmp_path):
     for rank in found:
         assert rank["error"] == "DistributedError"
         assert "rank 1 has another sequence of collectives" in rank["text"]
-        assert "line 2: all_reduce of f32[5x32]" in rank["text"] and "48" in rank["text"] and "32" in rank["text"]
+        assert (
+            "line 2: all_reduce of f32[5x32]" in rank["text"]
+            and "48" in rank["text"]
+            and "32" in rank["text"]
+        )
 
 
 def test_a_killed_rank_is_named(tmp_path):
@@ -115,7 +124,9 @@ def test_a_killed_rank_is_named(tmp_path):
 
 def test_a_rank_that_hangs_is_named(tmp_path):
     _, (first, second) = run("hangs", tmp_path)
-    assert "rank 1 did not come to 'all_reduce of 4 tensors" in first["text"] and "was last at" in first["text"]
+    assert (
+        "rank 1 did not come to 'all_reduce of 4 tensors" in first["text"] and "was last at" in first["text"]
+    )
     assert second["error"] == "DistributedError"
 
 

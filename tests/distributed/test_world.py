@@ -61,7 +61,9 @@ def test_environments_that_make_no_sense(env, text):
         world(env)
 
 
-@pytest.mark.parametrize(("nodes", "first"), [("a1", "a1"), ("a1,b2", "a1"), ("n[08-11,15],m", "n08"), ("n[3,5]", "n3")])
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("a1", "a1"), ("a1,b2", "a1"), ("n[08-11,15],m", "n08"), ("n[3,5]", "n3")]
+)
 def test_node_lists(nodes, first):
     assert first_host(nodes) == first
 
@@ -96,7 +98,9 @@ def test_all_hear_all():
     ranks = meshes(4)
     said = in_threads(4, lambda r: ranks[r].all("numbers", {"rank": r}))
     assert said == [[{"rank": r} for r in range(4)]] * 4
-    summed = in_threads(4, lambda r: ranks[r].together("sum", bytes([r]), lambda parts: bytes([sum(p[0] for p in parts)])))
+    summed = in_threads(
+        4, lambda r: ranks[r].together("sum", bytes([r]), lambda parts: bytes([sum(p[0] for p in parts)]))
+    )
     assert summed == [bytes([6])] * 4
 
 
@@ -105,13 +109,20 @@ def test_who_differs_is_named_with_the_line():
     found = in_threads(3, lambda r: ranks[r].agree("plan", ["a", "b" if r < 2 else "c"]))
     for error in found:
         assert isinstance(error, DistributedError) and error.rank == 2
-        assert "rank 2 has another plan" in str(error) and "line 2: b" in str(error) and "line 2: c" in str(error)
+        assert (
+            "rank 2 has another plan" in str(error)
+            and "line 2: b" in str(error)
+            and "line 2: c" in str(error)
+        )
 
 
 def test_other_turns_are_told_apart():
     ranks = meshes(2)
     found = in_threads(2, lambda r: ranks[r].wait("step" if r else "checkpoint"))
-    assert all(isinstance(e, DistributedError) and "'step', turn 1" in str(e) and "'checkpoint', turn 1" in str(e) for e in found)
+    assert all(
+        isinstance(e, DistributedError) and "'step', turn 1" in str(e) and "'checkpoint', turn 1" in str(e)
+        for e in found
+    )
 
 
 def test_who_is_gone_and_who_does_not_come():
@@ -225,7 +236,9 @@ def test_a_gradient_that_is_read_elsewhere_is_copied():
             p = ctx.param("p", x.shape, nn.init.zeros)
             return ctx.tanh(x * 2.0 + p) + p
 
-    model = nn.Model({"x": aicf.TensorSpec((4, 20))}).add(nn.Linear(20, 20)).add(Biased()).add(nn.Linear(20, 5))
+    model = (
+        nn.Model({"x": aicf.TensorSpec((4, 20))}).add(nn.Linear(20, 20)).add(Biased()).add(nn.Linear(20, 5))
+    )
     found = aicf.explain_for(
         model, "h200", "train", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.SGD(0.1), parallel=DataParallel(world=World(size=2))
     )  # fmt: skip

@@ -12,7 +12,7 @@ TYPES = (f32, f16, bf16, f64, i8, u8, i32, u32, i64, u64)
 
 
 @variant("all_reduce", id="cuda.all_reduce_nccl.v1", dtypes=TYPES)
-class AllReduce:
+class NcclAllReduce:
     """NCCL's ring or tree over NVLink and the network. Bytes over each link: twice the tensor, but for one part in `ranks`."""
 
     def accepts(region: RegionSpec) -> Checks:
@@ -29,7 +29,7 @@ class AllReduce:
 
 
 @variant("broadcast_from", id="cuda.broadcast_nccl.v1", dtypes=TYPES)
-class BroadcastFrom:
+class NcclBroadcast:
     """NCCL's broadcast: a pipeline from rank to rank. Bytes over each link: the tensor."""
 
     def accepts(region: RegionSpec) -> Checks:

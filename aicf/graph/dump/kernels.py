@@ -55,9 +55,7 @@ def _write_kernel(
             _write_launch(folder, place, f"-{i + 1}" if i else "", launch, region, device.target, kernel_id)
 
 
-def _about(
-    kernel_id: str, region: RegionSpec, used: Sequence[str], built: Built
-) -> Iterator[str]:
+def _about(kernel_id: str, region: RegionSpec, used: Sequence[str], built: Built) -> Iterator[str]:
     yield f"kernel   {kernel_id}"
     yield f"steps    {', '.join(used)}"
     yield f"region   {region.signature}"

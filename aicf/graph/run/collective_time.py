@@ -62,7 +62,11 @@ def collective_time(plan: ExecPlan, regions: Sequence[Region], beside: bool) -> 
         if bucket == last:  # what it has of its own are bytes: the start and the trips are the bucket's
             us = region.selection.chosen.cost.terms.get("links", us)
         buckets, last = buckets + (bucket != last), bucket
-        count, nbytes, ranks = count + 1, nbytes + region.spec.results[0].nbytes, step.region.anchor.attrs["ranks"]
+        count, nbytes, ranks = (
+            count + 1,
+            nbytes + region.spec.results[0].nbytes,
+            step.region.anchor.attrs["ranks"],
+        )
         sent += us
         free = max(free, now) + us
         if beside:
@@ -70,7 +74,9 @@ def collective_time(plan: ExecPlan, regions: Sequence[Region], beside: bool) -> 
         else:
             exposed, now = exposed + us, now + us
     exposed += max(0.0, max(done.values(), default=now) - now)
-    return CollectiveTime(count, buckets, nbytes, ranks, sent, exposed, math.fsum((max(now, *done.values(), now),)))
+    return CollectiveTime(
+        count, buckets, nbytes, ranks, sent, exposed, math.fsum((max(now, *done.values(), now),))
+    )
 
 
 def is_collective(step: Step) -> bool:

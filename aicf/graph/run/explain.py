@@ -225,7 +225,14 @@ class Explanation(Immovable, InNotebook, Printed):
         return Text(
             f"\npredicted {microseconds(self.predicted_us)} in {counted(count.total(), 'kernel')}: "
             + visible(" · ".join(parts))
-            + "".join(f"\n{line}" for line in (*([str(self.collectives)] if self.collectives else []), str(self.gain), *sentences(self.told)))
+            + "".join(
+                f"\n{line}"
+                for line in (
+                    *([str(self.collectives)] if self.collectives else []),
+                    str(self.gain),
+                    *sentences(self.told),
+                )
+            )
             + visible(self._results())
         )
 
