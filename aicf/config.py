@@ -12,6 +12,8 @@ AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is no
 AICF_PDL        where a kernel's launch may overlap the end of the kernel before it: `graph` (the default), in what is
                 captured; `on`, on streams as well, for kernels that are bound from then on; `off`, nowhere
 AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
+AICF_PORT       where the ranks of a run meet, on rank 0's machine. See distributed/world.py
+AICF_RUN        set by `aicf run --processes` for those that it starts
 
 A value that is not known is refused, not ignored: `compile` and the command line look at them all (`check_settings`).
 """
@@ -30,6 +32,7 @@ from .errors import SettingError
 
 NAMES = (
     "AICF_LOGS", "AICF_LOGS_JSON", "AICF_DUMP", "AICF_CHECK", "AICF_NVTX", "AICF_CACHE", "AICF_CACHE_DIR", "AICF_PDL", "AICF_DEVICE",
+    "AICF_PORT", "AICF_RUN",
 )  # fmt: skip
 LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
 CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune"

@@ -104,7 +104,7 @@ class DataParallel:
         mesh = self.mesh
         mesh.timeout = self.timeout
         mesh.agree("kind of device", [runtime.kind, runtime.spec.name])
-        if self.ranks == 1 or runtime.place in _joined:
+        if self.ranks == 1 or _joined.get(runtime.place) is mesh:
             return
         if isinstance(runtime, CudaRuntime):
             from .nccl import NcclCommunicator
@@ -114,7 +114,7 @@ class DataParallel:
             _pulses[runtime.place] = Pulse(mesh, self.timeout, found.abort)
         else:
             collectives.join(runtime.place, HostCommunicator(mesh))
-        _joined.add(runtime.place)
+        _joined[runtime.place] = mesh
 
     @property
     def shards(self) -> bool:
@@ -234,7 +234,7 @@ def owners(params: Iterable[Value], ranks: int) -> dict[int, int]:
     return made
 
 
-_joined: set[str] = set()
+_joined: dict[str, Mesh] = {}
 _pulses: dict[str, Pulse] = {}
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from aicf.distributed import DataParallel, ZeRO1, world
 from aicf.training import Batches
 
 RANK, FOLDER, DEVICE = world().rank, Path(sys.argv[2]), os.environ.get("AICF_RANKS_DEVICE", "cpu")
+HANG = 5.0 if DEVICE == "cpu" else 20.0  # seconds; runs may take 2
 rng = np.random.default_rng(3)
 X = rng.normal(size=(96, 20)).astype(np.float32)
 Y = rng.integers(0, 5, 96)
@@ -70,6 +72,20 @@ def trained(folder, parallel, steps, resume=False):
     return {"losses": history.losses, "validation": history.validation, "checkpoint": history.checkpoint.name}
 
 
+WORLDS = iter(range(10, 99))
+
+
+def fresh(**how):
+    """Ranks that have not met before: after an error they don't speak to each other again."""
+    now = world()
+    return DataParallel(world=replace(now, port=now.port + next(WORLDS)), **how)
+
+
+def everything():
+    """In few processes: starting them takes longer than what they do."""
+    return {**train(), "uneven": uneven(), "graphs": graphs(), "disk": full_disk(), "hangs": hangs()}
+
+
 def train():
     found = {
         "data": stepped(DataParallel(timeout=60)),
@@ -108,11 +124,11 @@ def refused(work):
 
 def graphs():
     """Ranks whose models differ."""
-    return refused(lambda: compiled(DataParallel(timeout=20), width=32 if RANK == 0 else 48))
+    return refused(lambda: compiled(fresh(timeout=20), width=32 if RANK == 0 else 48))
 
 
 def killed():
-    program = compiled(DataParallel(timeout=20))
+    program = compiled(fresh(timeout=20))
 
     def work():
         for n in range(4):
@@ -124,12 +140,12 @@ def killed():
 
 
 def hangs():
-    program = compiled(DataParallel(timeout=3))
+    program = compiled(fresh(timeout=2))
 
     def work():
         for n in range(4):
             if n == 2 and RANK == 1:
-                time.sleep(12)
+                time.sleep(HANG)
             float(program({"x": X[:8], "y": Y[:8]})["loss"])
 
     return refused(work)
@@ -139,19 +155,24 @@ def full_disk():
     """A checkpoint that can't be written: all ranks stop, and no half of one is there."""
     import aicf.weights
 
+    real = aicf.weights.save
+
     def save(path, arrays, metadata=None):
         Path(str(path) + ".part").write_bytes(b"half")
         Path(str(path) + ".part").unlink()
         raise aicf.errors.StateError(f"{path} can't be written: No space left on device")
 
     aicf.weights.save = save
-    told = refused(lambda: trained(FOLDER / "disk", DataParallel(timeout=20), 4))
+    try:
+        told = refused(lambda: trained(FOLDER / "disk", fresh(timeout=20), 4))
+    finally:
+        aicf.weights.save = real
     return {**told, "files": sorted(p.name for p in (FOLDER / "disk").glob("step-*"))}
 
 
 def uneven():
     """A batch that does not divide."""
-    program = compiled(DataParallel(timeout=20))
+    program = compiled(fresh(timeout=20))
     return refused(lambda: program.fit(Batches({"x": X, "y": Y}, 25), steps=1))
 
 

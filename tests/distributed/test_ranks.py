@@ -26,7 +26,7 @@ def run(case: str, folder: Path, ranks: int = 2) -> tuple[int, list[dict]]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    status, found = run("train", folder / "two")
+    status, found = run("everything", folder / "two")
     assert status == 0
     return folder, found
 
@@ -104,16 +104,12 @@ def test_explain_has_the_collectives(trained):
     assert "collectives of 2 ranks in 1 bucket" in first["shown"] and "cpu.all_reduce.v1" in first["shown"]
 
 
-def test_ranks_with_other_graphs_are_refused(tmp_path):
-    _, found = run("graphs", tmp_path)
-    for rank in found:
-        assert rank["error"] == "DistributedError"
-        assert "rank 1 has another sequence of collectives" in rank["text"]
-        assert (
-            "line 2: all_reduce of f32[5x32]" in rank["text"]
-            and "48" in rank["text"]
-            and "32" in rank["text"]
-        )
+def test_ranks_with_other_graphs_are_refused(trained):
+    for rank in trained[1]:
+        told = rank["graphs"]
+        assert told["error"] == "DistributedError"
+        assert "rank 1 has another sequence of collectives" in told["text"]
+        assert "line 2: all_reduce of f32[5x32]" in told["text"] and "48" in told["text"]
 
 
 def test_a_killed_rank_is_named(tmp_path):
@@ -122,21 +118,20 @@ def test_a_killed_rank_is_named(tmp_path):
     assert first["error"] == "DistributedError" and "rank 1 is gone" in first["text"]
 
 
-def test_a_rank_that_hangs_is_named(tmp_path):
-    _, (first, second) = run("hangs", tmp_path)
-    assert (
-        "rank 1 did not come to 'all_reduce of 4 tensors" in first["text"] and "was last at" in first["text"]
-    )
-    assert second["error"] == "DistributedError"
+def test_a_rank_that_hangs_is_named(trained):
+    _, (first, second) = trained
+    told = first["hangs"]["text"]
+    assert "rank 1 did not come to 'all_reduce of 4 tensors" in told and "was last at" in told
+    assert second["hangs"]["error"] == "DistributedError"
 
 
-def test_a_full_disk_stops_all_and_leaves_no_half(tmp_path):
-    _, found = run("full_disk", tmp_path)
-    assert found[0]["error"] == "StateError" and "No space left" in found[0]["text"]
-    assert found[1]["error"] == "DistributedError" and "No space left" in found[1]["text"]
-    assert found[0]["files"] == found[1]["files"] == []
+def test_a_full_disk_stops_all_and_leaves_no_half(trained):
+    first, second = (rank["disk"] for rank in trained[1])
+    assert first["error"] == "StateError" and "No space left" in first["text"]
+    assert second["error"] == "DistributedError" and "No space left" in second["text"]
+    assert first["files"] == second["files"] == []
 
 
-def test_batches_that_do_not_divide_are_refused(tmp_path):
-    _, found = run("uneven", tmp_path)
-    assert all(rank["error"] == "FeedError" and "25 rows for 2 ranks" in rank["text"] for rank in found)
+def test_batches_that_do_not_divide_are_refused(trained):
+    for rank in trained[1]:
+        assert rank["uneven"]["error"] == "FeedError" and "25 rows for 2 ranks" in rank["uneven"]["text"]

@@ -71,6 +71,7 @@ MODULES = {  # page -> module, all of whose names it has
     "schedules": ("Learning-rate schedules", "aicf.nn.schedules"),
     "models": ("Published models", "aicf.models"),
     "training": ("Training runs", "aicf.training"),
+    "distributed": ("Several ranks", "aicf.distributed"),
 }
 FRONTENDS = {  # page -> its title, folder under aicf/frontends, {public name: name in the folder}
     "pytorch": ("PyTorch", "torch", {"aicf.torch.backend": "backend", "aicf.from_torch": "from_torch", "aicf.torch.load": "load",
@@ -85,6 +86,7 @@ ELSEWHERE = {
     "errors",
     "models",
     "nn",
+    "distributed",
     "training",
     "from_onnx",
     "onnx_backend",
@@ -97,7 +99,7 @@ INTERNAL = {
     "ExecPlan",
     "Explanation",
 }  # nobody calls these: their parameters say nothing
-ORDER = ("programs", "layers", "convolutions", "losses", "optimizers", "schedules", "initialisers", "training", "models", "tensors", "devices",
+ORDER = ("programs", "layers", "convolutions", "losses", "optimizers", "schedules", "initialisers", "training", "distributed", "models", "tensors", "devices",
          "pytorch", "jax", "onnx", "selection", "errors", "commands", "settings", "kernels")  # fmt: skip
 
 
