@@ -67,7 +67,7 @@ def _all_reduce(parallel: DataParallel, runtime: Any, megabytes: int, tiny: bool
             TORCH: lambda: _by_events(torch, its, calls, torch.cuda.current_stream()),
         }
     times = _interleaved(parallel, sides, 3 if tiny else 11)
-    return {"case": f"all-reduce of {megabytes} MB f32", "times": times, "peer": TORCH, "bytes": 4 * count}
+    return {"case": f"all-reduce, {megabytes} MB", "times": times, "peer": TORCH, "bytes": 4 * count}
 
 
 def _step(parallel: DataParallel, runtime: Any, gpt: Gpt, rounds: int) -> list[dict[str, Any]]:

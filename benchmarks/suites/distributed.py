@@ -51,14 +51,7 @@ def _row(one: dict, ranks: int) -> Row:
     else:
         rate = one["bytes"] * 2 * (ranks - 1) / ranks / summary(one["times"]["aicf"])[0] * 1e-9
         note = f"{rate:.1f} GB/s over each link"
-    return row(
-        f"{one['case']}, {ranks} ranks" if "tokens" not in one else one["case"],
-        unit,
-        stats["aicf"],
-        peer,
-        stats[peer] if peer else None,
-        note,
-    )
+    return row(one["case"], unit, stats["aicf"], peer, stats[peer] if peer else None, note)
 
 
 def _gpus() -> int:
