@@ -143,8 +143,10 @@ def _member(op: str, decl: AttrDecl, value: Any) -> Any:
     if decl.optional and (value is None or (_is_int(value) and value == 0)):
         return None
     members = dict(decl.type.__members__)
-    if isinstance(value, str) and (known := {_folded(n): m for n, m in members.items()}.get(_folded(value))):
-        return known
+    if isinstance(value, str):
+        known = {_folded(n): m for n, m in members.items()}.get(_folded(value))
+        if known is not None:  # a member may be 0
+            return known
     if decl.type is DType:
         by_value: dict[Any, Any] = {t.id: t for t in DType}
     else:

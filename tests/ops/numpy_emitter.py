@@ -75,6 +75,11 @@ class NumpyEmitter:
     def constant(self, value: float, dtype: DType = DType.f32) -> Tensor:
         return Tensor(np.asarray(value, dtype.numpy))
 
+    def table(self, name: str, shape: tuple[int, ...], init: Any, dtype: DType = DType.f32) -> Tensor:
+        made = init(shape, np.random.default_rng(0))
+        assert made.shape == tuple(shape), name
+        return Tensor(made.astype(np.float64 if dtype is DType.f32 else dtype.numpy))
+
     def activation_gradient(self, name: str, dy: Tensor, x: Tensor, y: Tensor, **attrs: Any) -> Tensor:
         return activation_gradient(self, name, dy, x, y, **attrs)
 
