@@ -48,7 +48,7 @@ class Nearest(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Line:
+class ResizedLine:
     """How n elements along an axis become m."""
 
     n: int
@@ -107,7 +107,7 @@ def _cubic(d: float, a: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def forward_tables(line: Line) -> tuple[np.ndarray, np.ndarray]:
+def forward_tables(line: ResizedLine) -> tuple[np.ndarray, np.ndarray]:
     found = [line.taps(o) for o in range(line.m)]
     count = max((len(taps) for taps in found), default=1)
     indices, weights = np.full((count, line.m), NOWHERE, np.int64), np.zeros((count, line.m))
@@ -118,11 +118,11 @@ def forward_tables(line: Line) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def backward_tables(line: Line) -> tuple[np.ndarray, np.ndarray]:
+def backward_tables(line: ResizedLine) -> tuple[np.ndarray, np.ndarray]:
     return reversed_tables(*forward_tables(line), line.n)
 
 
-def matrix(line: Line) -> np.ndarray:
+def matrix(line: ResizedLine) -> np.ndarray:
     """(m, n): the same as a product."""
     made = np.zeros((line.m, line.n))
     for index, weight in zip(*forward_tables(line)):
@@ -132,10 +132,10 @@ def matrix(line: Line) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResizeTable:
     """An initialiser: one of a line's tables."""
 
-    line: Line
+    line: ResizedLine
     which: str
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -189,7 +189,9 @@ def _is_scale(s: object) -> bool:
     return isinstance(s, (int, float)) and 0 <= s < math.inf
 
 
-def _lines(shape, sizes, mode, coordinates, nearest, scales, cubic, inside) -> Iterator[tuple[int, Line]]:
+def _lines(
+    shape, sizes, mode, coordinates, nearest, scales, cubic, inside
+) -> Iterator[tuple[int, ResizedLine]]:
     """Of each axis that changes: itself, and how."""
     for axis, (n, m) in enumerate(zip(shape, sizes)):
         scale = float(scales[axis]) if scales else 0.0
@@ -198,7 +200,7 @@ def _lines(shape, sizes, mode, coordinates, nearest, scales, cubic, inside) -> I
         if n != m or scale:
             yield (
                 axis,
-                Line(
+                ResizedLine(
                     n, m, scale, Interpolation(mode), Coordinates(coordinates), Nearest(nearest), float(cubic), bool(inside)
                 ),
             )  # fmt: skip
@@ -223,7 +225,7 @@ def _(emit, x, sizes, mode, coordinates, nearest, scales, cubic, inside):
     return emit.copy(y) if y is x else y
 
 
-def _nearest(emit, x, axis: int, line: Line):
+def _nearest(emit, x, axis: int, line: ResizedLine):
     """Elements one by one, as a repetition or a slice where they are that."""
     ((index,), _), n, m = forward_tables(line), line.n, line.m
     if m % n == 0 and np.array_equal(index, np.arange(m) // (m // n)):
@@ -241,7 +243,7 @@ def _nearest(emit, x, axis: int, line: Line):
     return _interpolated(emit, x, axis, line)
 
 
-def _interpolated(emit, x, axis: int, line: Line):
+def _interpolated(emit, x, axis: int, line: ResizedLine):
     tables = forward_tables(line)[0], backward_tables(line)[0]
     if max(len(t) for t in tables) > MOST_TAPS:
         return _product(emit, wide(emit, x), axis, line, x)
@@ -254,12 +256,12 @@ def _interpolated(emit, x, axis: int, line: Line):
     return emit.resample(x, *given, axis=axis)
 
 
-def _table(emit, line: Line, which: str, shape, dtype):
+def _table(emit, line: ResizedLine, which: str, shape, dtype):
     numbers = f"{line.mode.name}.{line.coordinates.name}.{line.nearest.name}.{line.scale}.{line.cubic}.{line.inside}"
-    return emit.table(f"resize.{line.n}.{line.m}.{numbers}.{which}", shape, Table(line, which), dtype)
+    return emit.table(f"resize.{line.n}.{line.m}.{numbers}.{which}", shape, ResizeTable(line, which), dtype)
 
 
-def _product(emit, x, axis: int, line: Line, like):
+def _product(emit, x, axis: int, line: ResizedLine, like):
     """Of x as (before, n, behind)."""
     before, behind = x.shape[:axis], x.shape[axis + 1 :]
     w = _table(emit, line, "matrix", (line.m, line.n), DType.f32)
