@@ -91,9 +91,6 @@ class Subgraph:
     def __repr__(self) -> str:
         return f"body of {len(self.ops)} ops, {self.digest[:8]}"
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
     def lines(self) -> Iterator[str]:
         """Its ops, one a line, between what it takes and what it returns."""
         yield f"takes {', '.join(f'%{v}' for v in range(self.takes))}"

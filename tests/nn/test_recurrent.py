@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,3 +239,17 @@ def test_what_does_not_fit_is_said():
     with pytest.raises(AicfError, match="GRU: the state does not fit") as caught:
         nn.Model({"x": TensorSpec((5, 3, 4)), "s0": TensorSpec((1, 3, 5))}, Net(nn.GRU))
     assert caught.value.expected == "shape (1, 3, 6)"
+
+
+def test_the_example_learns_and_writes(monkeypatch, capsys):
+    path = Path(aicf.__file__).parents[1] / "examples" / "lstm.py"
+    spec = importlib.util.spec_from_file_location("example_lstm", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name, small in (("LENGTH", 8), ("BATCH", 8), ("SIZE", 32)):
+        monkeypatch.setattr(example, name, small)
+    monkeypatch.setattr(sys, "argv", ["lstm.py", "--device", "cpu", "--steps", "40"])
+    example.main()
+    out = capsys.readouterr().out
+    first, last = (float(n) for n in re.findall(r"loss (\S+)", out))
+    assert last < first - 0.5 and "\nThe " in out

@@ -14,6 +14,7 @@ from ...graph.emit.builder import GraphEmitter
 from ...ir import Op, Value
 from ...ops.schema import schema_of
 from ...types import DType, TensorSpec
+from .loops import LoopRows
 from .nodes import Body, Function, Operation, StableModule, TensorType, called
 from .table import RULES, UnsupportedForm
 
@@ -36,6 +37,7 @@ class Emission:
         self._known: dict[int, np.ndarray | None] = {}
         self._tables = 0
         self.unrolled = 0  # operations of loops' turns
+        self.loops: list[LoopRows] = []  # that are scans, around what is emitted
 
     def main(self, operands: Sequence[Value]) -> list[Value]:
         """Emit the whole module; FrontendError with everything that can't be."""

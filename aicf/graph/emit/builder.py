@@ -329,7 +329,7 @@ class GraphEmitter(Loops, Declarations):
                 for value in made if isinstance(made, tuple) else (made,):
                     value.producer.constraints = {**value.producer.constraints, "instead": kind}
                 return made
-        if schema.guard_fn is not None:
+        if schema.guard_fn is not None and not self.in_body:
             schema.guard_fn(self, *given, **values_of)
         outs = self.builder.emit(
             kind, tuple(given), specs, values_of, alias, (schema.kind.id, schema.attr_schema, pack.blob)

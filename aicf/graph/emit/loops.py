@@ -29,6 +29,7 @@ class Loops:
 
     builder: Any
     device: str
+    in_body = False  # whether what is emitted is the body of an op: nothing guards its indices
 
     def scan(
         self, step: Callable[..., Any], carry: Any, xs: Any = None, *, length: int | None = None, reverse: bool = False
@@ -44,7 +45,7 @@ class Loops:
         reverse  from the last row to the first
 
         The step is emitted once: kernels and the plan know it as a body. What else it reads of the graph is the same in every step, random
-        numbers too. It may make no output, no update and no check.
+        numbers too. It may make no output, no update and no check; indices that are none are not told of, and read nothing.
         """
         given, rows = _values(carry), _values(xs)
         for n, value in enumerate((*given, *rows)):
@@ -99,25 +100,32 @@ class Loops:
 
     # --- bodies -------------------------------------------------------------------------------------------------------
 
-    def traced(self, what: str, function: Callable[..., Any], specs: Sequence[TensorSpec]) -> Traced:
-        """The body of a function of Values of these types. What it returns is a Value, or a tuple, list or dict of them."""
-        with self._inside(what) as ops:
+    def traced(
+        self, what: str, function: Callable[..., Any], specs: Sequence[TensorSpec], more: Sequence[Value] = ()
+    ) -> Traced:  # fmt: skip
+        """The body of a function of Values of these types. What it returns is a Value, or a tuple, list or dict of them.
+
+        more  operands that the function makes and puts in here, behind the others
+        """
+        with self._inside(what, self.builder.here()) as ops:
             operands = [self.builder.value(f"{what}.{n}", spec, Role.tmp) for n, spec in enumerate(specs)]
             returned = function(*operands)
+            operands += more
             results = _values(returned)
             for value in results:
                 self._check_owned(value, f"{what}: what the body returns")
-        known = {v.vid for v in operands} | {vid for op in ops for vid in op.outputs}
-        read = dict.fromkeys(
-            v
-            for v in (*(v for op in ops for v in op.inputs), *(v.vid for v in results))
-            if v >= 0 and v not in known
-        )
+        needed, live = {v.vid for v in results}, list[Op]()
+        for op in reversed(ops):
+            if needed.intersection(op.outputs):
+                needed.update(vid for vid in op.inputs if vid >= 0)
+                live.append(op)
+        known = {v.vid for v in operands} | {vid for op in live for vid in op.outputs}
+        read = sorted(needed - known)
         body = body_of([*(v.vid for v in operands), *read], ops, [v.vid for v in results])
         return Traced(body, returned, tuple(self.builder.graph.values[vid] for vid in read))
 
     @contextmanager
-    def _inside(self, what: str) -> Iterator[list[Op]]:
+    def _inside(self, what: str, where: str) -> Iterator[list[Op]]:
         """What is emitted inside is no part of the graph, but in the list afterwards."""
         builder, graph, ops = self.builder, self.builder.graph, list[Op]()
         first, values = len(graph.ops), len(graph.values)
@@ -128,22 +136,23 @@ class Loops:
             builder.fence,
         )
         known = {name: dict(getattr(self, name)) for name in ("_made", "_narrowed", "_exact")}
-        builder.fence = False
+        builder.fence, within, self.in_body = False, self.in_body, True
         try:
             yield ops
         finally:
+            self.in_body = within
             ops += graph.ops[first:]
             del graph.ops[first:]
             gone = set(map(id, ops))
             for vid in {vid for op in ops for vid in op.inputs if 0 <= vid < values}:
                 graph.values[vid].users = [op for op in graph.values[vid].users if id(op) not in gone]
-            changed = (graph.updates, graph.returned, builder.valid) != (updates, returned, valid)
+            changed = graph.updates != updates or graph.returned != returned or builder.valid is not valid
             graph.updates, graph.returned, builder.valid, builder.fence = updates, returned, valid, fence
             for name, before in known.items():  # what was made once is made inside
                 setattr(self, name, before)
         if changed:
             raise VerifyError(
-                f"{what}: the body updates a state, checks its data or returns an output", where=builder.here(),
+                f"{what}: the body updates a state, checks its data or returns an output", where=where,
                 expected="a function of what it is given", hint="do so before or after, with what the op takes or returns",
             )  # fmt: skip
 

@@ -128,7 +128,7 @@ class _BackwardScan:
     def __post_init__(self) -> None:
         self.floats = [n for n in range(self.carried) if self.specs[n].dtype.kind == "float"]
         self.values: list[Value] = self.tracer.builder.graph.values
-        with self.tracer._inside("the gradient of scan") as ops:
+        with self.tracer._inside("the gradient of scan", self.tracer.builder.here()) as ops:
             self.operands = [self._placeholder(spec) for spec in self.specs]
             self._replay()
             count = len(self.source.ops)

@@ -1,4 +1,4 @@
-"""Control flow, decided while the graph is read where what it depends on is known: loops are unrolled, branches chosen. A branch that data
+"""Control flow, decided while the graph is read where what it depends on is known: loops are scans, branches chosen. A branch that data
 choose is computed as all branches, and a selection."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ....ir import Value
 from ..emission import Emission
+from ..loops import UNROLLED, as_scan, counters_of
 from ..nodes import Operation
 from ..table import UnsupportedForm, rule
 
@@ -15,22 +16,18 @@ MAX_UNROLLED = 20_000  # operations of all loops' turns
 
 @rule("stablehlo.while")
 def _(e: Emission, node: Operation, *values: Value, outer: Mapping[int, Value]) -> list[Value]:
-    condition, body = node.bodies
-    state = list(values)
-    length = sum(1 for inner in node.bodies for _ in inner.walk())
-    while True:
-        (goes_on,) = e.run(condition, state, outer)
-        known = e.known(goes_on)
-        if known is None:
-            raise UnsupportedForm("whose number of turns depends on data")
-        if not known:
-            return state
-        e.unrolled += max(length, 1)
-        if e.unrolled > MAX_UNROLLED:
-            raise UnsupportedForm(
-                f"whose turns have over {MAX_UNROLLED} operations with those before: loops are unrolled"
-            )
+    """A scan of as many steps as there are turns; a short loop is unrolled."""
+    body, state = node.bodies[1], list(values)
+    length = max(sum(1 for inner in node.bodies for _ in inner.walk()), 1)
+    known, same = counters_of(e, node, state, outer)
+    if known is None:
+        raise UnsupportedForm("whose number of turns depends on data")
+    if known.turns * length > UNROLLED or e.unrolled > MAX_UNROLLED:
+        return as_scan(e, node, state, outer, known, same)
+    e.unrolled += known.turns * length
+    for _ in range(known.turns):
         state = e.run(body, state, outer)
+    return state
 
 
 @rule("stablehlo.case")

@@ -69,6 +69,8 @@ def _(e: Emission, node: Operation, x: Value, value: Value) -> Value:
 def _(e: Emission, node: Operation, x: Value, *starts: Value) -> Value:
     """Starts are moved so that the slice lies inside, as StableHLO says. Those that are known make a slice, others a gather."""
     sizes = node.attrs["slice_sizes"]
+    if e.loops and (row := e.loops[-1].row(x, starts, sizes)) is not None:
+        return row
     for axis, (start, size) in enumerate(zip(starts, sizes)):
         if size == x.shape[axis]:
             continue
@@ -92,6 +94,8 @@ def _(e: Emission, node: Operation, x: Value, update: Value, *starts: Value) -> 
         return update
     if 0 in update.shape:
         return x
+    if e.loops and (written := e.loops[-1].write(x, update, starts)) is not None:
+        return written
     narrow = [axis for axis in range(x.rank) if update.shape[axis] < x.shape[axis]]
     if len(narrow) == 1 and (known := e.known(starts[narrow[0]])) is not None:
         return _joined(e, x, update, narrow[0], int(known))
