@@ -34,6 +34,7 @@ from .fuse.once import Hoisting, fixed_values, split
 from .fuse.price import Pricer
 from .fuse.schedule import schedule
 from .fuse.strided import find_views, is_strided
+from .recognise.layout import keep_channels_last
 from .recognise.run import recognise
 from .run import bodies  # noqa: F401  (plans of bodies, for variants of ops that have them)
 from .run.explain import Explanation
@@ -67,7 +68,9 @@ def compile_graph(
 
     def rewrite(ctx: GraphEmitter, wanted: Iterable[Value]) -> None:
         dump.emitted(ctx.builder.graph)
-        recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)
+        graph, wanted = ctx.builder.graph, list(wanted)
+        moved = [] if selector.strict else keep_channels_last(ctx, wanted)
+        graph.recognised = [*moved, *recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)]
         dump.recognised(ctx.builder.graph)
 
     graph = trace(recipe, sizes, device.kind, phase, rewrite)

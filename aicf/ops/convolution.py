@@ -10,7 +10,7 @@ import numpy as np
 from ..types import TensorSpec
 from .row_steps import narrow, wide
 from .schema import Float, op, require
-from .windows import STEPS, check_windows, filled, slices, views, windows_of
+from .windows import STEPS, Windows, check_windows, filled, slices, views, windows_of
 
 
 def _result(
@@ -78,31 +78,22 @@ def _(x, w, strides, low, high, dilation, input_dilation, groups):
 
 @convolution.replaced_by
 def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
-    """The slices beside each other are a matrix for each of N, (places C, windows); of several groups one for each group."""
+    """With channels last, as kernels read them. A graph's transposes between convolutions go (aicf/graph/recognise/layout.py)."""
     shape = windows_of(w.shape[2:], strides, dilation, low, high, input_dilation)
-    made, places = shape.made(x.shape[2:]), prod(w.shape[2:])
-    (n, c), o, points, each = x.shape[:2], w.shape[0], prod(made), w.shape[1]
     beside = (
         shape.window == shape.strides and set(dilation) == {1} and not any((*low, *high, *shape.interior))
     )
-    if beside and groups == 1 and places > 1 and 0 not in (n, c, points):
+    made = shape.made(x.shape[2:])
+    if beside and groups == 1 and prod(w.shape[2:]) > 1 and 0 not in (*x.shape[:2], *made):
         return _of_patches(emit, x, w, made)
-    seen = tuple(slices(emit, x, shape))
-    if groups == c == o > 1:
-        return _depthwise(emit, x, seen, emit.reshape(w, shape=(c, places)))
-    columns = _joined(emit, seen)
-    rows = emit.transpose(w, perm=(0, *range(2, w.rank), 1)) if places > 1 else w
-    if groups == 1:
-        matrix = emit.reshape(columns, shape=(n, places * c, points))
-        return emit.reshape(emit.gemm(emit.reshape(rows, shape=(o, places * c)), matrix), shape=(n, o, *made))
-    apart = emit.reshape(columns, shape=(n, places, groups, each, points))
-    matrix = emit.reshape(
-        emit.transpose(apart, perm=(2, 1, 3, 0, 4)), shape=(groups, places * each, n * points)
-    )
-    y = emit.gemm(emit.reshape(rows, shape=(groups, o // groups, places * each)), matrix)
-    return emit.reshape(
-        emit.transpose(emit.reshape(y, shape=(o, n, points)), perm=(1, 0, 2)), shape=(n, o, *made)
-    )
+    if groups == x.shape[1] == w.shape[0] > 1 and emit.device == "cpu":
+        return _depthwise(emit, x, w, shape)
+    last = (0, *range(2, x.rank), 1)
+    y = emit.convolution_channels_last(
+        *[emit.transpose(t, perm=last) for t in (x, w)],
+        strides=strides, low=low, high=high, dilation=dilation, input_dilation=input_dilation, groups=groups,
+    )  # fmt: skip
+    return emit.transpose(y, perm=(0, x.rank - 1, *range(1, x.rank - 1)))
 
 
 def _of_patches(emit, x, w, made):
@@ -120,21 +111,13 @@ def _of_patches(emit, x, w, made):
     return emit.transpose(emit.reshape(y, shape=(n, *made, o)), perm=(0, x.rank - 1, *range(1, x.rank - 1)))
 
 
-MOST_PARTS = 32  # of one concatenation: a kernel has a load for each
-
-
-def _joined(emit, parts):
-    """Beside each other along the channels, of many parts in two steps."""
-    while len(parts) > 1:
-        runs = [parts[n : n + MOST_PARTS] for n in range(0, len(parts), MOST_PARTS)]
-        parts = [emit.concatenate(*run, axis=1) if len(run) > 1 else run[0] for run in runs]
-    return parts[0]
-
-
-def _depthwise(emit, x, seen, w):
-    """Each channel by itself: a sum of products, in one map. w is (C, places)."""
-    (c, places), ones = w.shape, (1,) * (x.rank - 2)
-    columns = emit.reshape(emit.transpose(w, perm=(1, 0)), shape=(places, c, *ones))
+def _depthwise(emit, x, w, shape: Windows):
+    """Each channel by itself: a sum of products, in one loop of the host, which has no kernel for groups of one channel."""
+    c, places = w.shape[0], prod(w.shape[2:])
+    seen, ones = slices(emit, x, shape), (1,) * (x.rank - 2)
+    columns = emit.reshape(
+        emit.transpose(emit.reshape(w, shape=(c, places)), perm=(1, 0)), shape=(places, c, *ones)
+    )
     of_place = [
         emit.slice(columns, start=(n, 0, *[0] * len(ones)), limit=(n + 1, c, *ones)) for n in range(places)
     ]
@@ -201,6 +184,15 @@ def convolution_channels_last(
 
 
 convolution_channels_last.normalizer(filled({**STEPS, "input_dilation": 1}))
+
+
+@convolution_channels_last.replaced_by
+def _(emit, x, w, strides, low, high, dilation, input_dilation, groups):
+    """Windows of one element are x as it lies: a product."""
+    whole = {*w.shape[1:-1], *strides, *input_dilation} == {1} and not any((*low, *high)) and groups == 1
+    if not whole or 0 in (*x.shape, *w.shape):
+        return None
+    return emit.gemm(x, emit.reshape(w, shape=(w.shape[0], w.shape[-1])), trans_b=True)
 
 
 @convolution_channels_last.counts

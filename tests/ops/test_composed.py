@@ -7,7 +7,8 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.ops.schema import schemas
+from aicf.ops.schema import schema_of, schemas
+from aicf.types import f32
 
 from .numpy_emitter import NumpyEmitter, Tensor
 from .sampling import name, operands, packed, types_of
@@ -33,7 +34,9 @@ def test_what_stands_in_an_op_s_place_makes_what_it_does(schema, sample):
             with np.errstate(all="ignore"):
                 made = schema.instead_fn(emit, *map(Tensor, arrays), **schema.values(attrs))
             if made is None:
-                assert schema.name == "convolution"
+                assert schema.name == "convolution_channels_last"  # but for windows of one element
+                whole = arrays[1].size == arrays[1].shape[0] * arrays[1].shape[-1]
+                assert not whole or attrs["groups"] > 1 or any(0 in a.shape for a in arrays)
                 continue
             wanted = schema.call_reference(arrays, attrs)
             for got, want in zip(made if isinstance(made, tuple) else (made,), wanted, strict=True):
@@ -41,6 +44,21 @@ def test_what_stands_in_an_op_s_place_makes_what_it_does(schema, sample):
                     got.data.dtype == want.dtype or want.dtype.kind == "f"
                 )
                 np.testing.assert_allclose(got.data, want, rtol=1e-12, atol=1e-12)
+
+
+def test_a_depthwise_convolution_on_the_host_is_maps():
+    """Where no kernel has groups of one channel; elsewhere one has."""
+    schema = schema_of("convolution")
+    (sample,) = [s for s in schema.sample_specs if s["attrs"].get("groups") == s["shapes"][0][1]]
+    arrays = operands(schema, sample, f32, exact=True)
+    attrs = packed(schema, arrays, sample["attrs"])
+    for device, chosen in (("cpu", False), ("cuda", True)):
+        emit = NumpyEmitter()
+        emit.device = device
+        got = schema.instead_fn(emit, *map(Tensor, arrays), **schema.values(attrs))
+        (want,) = schema.call_reference(arrays, attrs)
+        np.testing.assert_allclose(got.data, want, rtol=1e-12, atol=1e-12)
+        assert ("convolution_channels_last" in emit.emitted) == chosen
 
 
 def test_they_all_say_so():
