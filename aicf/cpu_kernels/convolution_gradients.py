@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 
 from ..ops.convolution_gradients import scattered
-from ..ops.windows import views, windows_of
+from ..ops.windows import Windows, windows_of
 from ..registry.cost import roofline
 from ..registry.variant import HostCall, one_op, variant
 from .blas import matmul, threads_for
-from .convolution import CALL_US, COLUMNS, COPY, IMAGE_US
+from .convolution import CALL_US, COLUMNS, COPY, IMAGE_US, matrix_of_windows
 from .reference import op_operands
 
 STEPS = "strides", "dilation", "low", "high", "input_dilation"
@@ -60,9 +60,7 @@ class WeightGradientBlas:
             for first in range(0, x.shape[0], each):
                 some = images[first : first + each]
                 rows = above[first : first + each].reshape(len(some) * windows, groups, o // groups)
-                for group in range(groups):
-                    seen = views(np.moveaxis(np.split(some, groups, axis=-1)[group], -1, 1), of, 0)
-                    columns = np.moveaxis(seen, 1, -1).reshape(len(some) * windows, places)
+                for group, columns in enumerate(matrix_of_windows(some, of, groups)):
                     left = np.ascontiguousarray(rows[:, group])
                     total[group] += matmul(
                         left.T, columns, None, threads_for(2 * columns.size * left.shape[1])
@@ -70,6 +68,16 @@ class WeightGradientBlas:
             np.copyto(results[0], total.reshape(dw.shape), casting="unsafe")
 
         return HostCall(run)
+
+
+def _back(of: Windows, sizes: tuple[int, ...], made: tuple[int, ...]) -> Windows:
+    """The windows over dy, of steps of one, in which elements of x find all that they are part of; the kernel is turned around."""
+    spans = [(n - 1) * apart for n, apart in zip(of.window, of.dilation)]
+    low = tuple(span - before for span, before in zip(spans, of.low))
+    step = tuple(n + 1 for n in of.interior)
+    width = [(n - 1) * s + 1 for n, s in zip(sizes, step)]
+    high = tuple(w + before - m for w, before, m in zip(width, of.low, made))
+    return Windows(of.window, step, of.dilation, low, high, (0,) * len(made))
 
 
 @variant("convolution_data_gradient_channels_last", id="cpu.convolution_data_gradient_blas.v1")
@@ -88,12 +96,27 @@ class DataGradientBlas:
         (dx,) = region.results
         groups, (o, *kernel, c) = region.anchor.attrs["groups"], w.shape
         of, windows, places = _windows(region, kernel), prod(dy.shape[1:-1]), prod(kernel)
+        back = _back(of, dx.shape[1:-1], dy.shape[1:-1])
         each = max(1, COLUMNS // max(1, windows * places * c * groups))
         at = op_operands(region)
 
         def run(operands, results):
             above, given = (operands[p].astype(np.float32, copy=False) for p in at)
             weights = given.reshape(groups, o // groups, places * c)
+            if set(of.strides) == {1}:
+                turned = np.flip(given, tuple(range(1, given.ndim - 1))).reshape(
+                    groups, o // groups, places, c
+                )
+                turned = np.moveaxis(turned, 2, 1).reshape(groups, places * (o // groups), c)
+                some_at_once = max(1, COLUMNS // max(1, prod(dx.shape[1:-1]) * places * o))
+                for first in range(0, dy.shape[0], some_at_once):
+                    some = above[first : first + some_at_once]
+                    target = results[0][first : first + len(some)]
+                    for group, columns in enumerate(matrix_of_windows(some, back, groups)):
+                        product = matmul(columns, turned[group], None, threads_for(2 * columns.size * c))
+                        own = target[..., group * c : (group + 1) * c]
+                        np.copyto(own, product.reshape(own.shape), casting="unsafe")
+                return
             for first in range(0, dy.shape[0], each):
                 some = above[first : first + each]
                 rows = some.reshape(len(some) * windows, groups, o // groups)

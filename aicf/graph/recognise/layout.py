@@ -303,10 +303,10 @@ class _Layout:
         renamed: dict[int, Value] = {}  # by what a value was made as
         gone = {id(op) for op in ops if op.oid in self.converted}
         for op in ops:
-            y = flow.result(op) if op.oid in self.converted else None
-            made = self.same.get(y.vid) if y is not None else None
-            if y is None or made is None:
+            y = flow.result(op)
+            if op.oid not in self.converted or y.vid not in self.same:
                 continue
+            made = self.same[y.vid]
             made = renamed.get(made.vid, made)
             if not flow.is_returned(y):
                 flow.read_instead(y, made)
