@@ -7,6 +7,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+from ..collection import uncollected
 from ..config import check_settings
 from ..device.runtime import runtime
 from ..device.spec import DeviceSpec, preset
@@ -64,6 +65,14 @@ def compile_graph(
     hoist       take what depends on params, states and constants alone out of inference's runs, where that pays
     dump        where the stages are written
     """
+    with uncollected():
+        return _compiled(recipe, sizes, selector, phase, variables, beam, hoist, dump)
+
+
+def _compiled(
+    recipe: Recipe, sizes: Mapping[str, int], selector: Selector, phase: str, variables: Variables | None, beam: int, hoist: bool,
+    dump: Dump,
+) -> CompiledPlan:  # fmt: skip
     device, price = selector.device, Pricer(selector)
 
     def rewrite(ctx: GraphEmitter, wanted: Iterable[Value]) -> None:

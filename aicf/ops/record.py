@@ -406,6 +406,25 @@ class OpSchema:
             pack = self._packs[key] = AttrPack(full)
         return pack
 
+    @lazy
+    def _inferred(self) -> dict[Any, tuple[TensorSpec, ...]]:
+        return {}
+
+    def infer_again(
+        self, operands: Sequence[Any], attrs: AttrPack, device: str = "cpu"
+    ) -> tuple[TensorSpec, ...]:
+        """As `infer`, which is asked once for equal types and attributes: a rule is a function of these. For graphs, whose layers repeat
+        and whose ops are verified."""
+        specs = tuple([None if o is None else o.spec for o in operands])
+        key = specs, attrs, None if specs else device, self.rule, self.check_fn
+        known = self._inferred.get(key)
+        if known is None:
+            known = self.infer(operands, attrs, device)
+            if len(self._inferred) >= REMEMBERED:
+                self._inferred.clear()
+            self._inferred[key] = known
+        return known
+
     def infer(
         self, operands: Sequence[Any], attrs: Mapping[str, Any], device: str = "cpu"
     ) -> tuple[TensorSpec, ...]:

@@ -319,7 +319,7 @@ class GraphEmitter(Loops, Declarations):
             named = {**{a.name: self.attrs[a.name] for a in schema.attrs if a.name in self.attrs}, **named}
         attrs = schema.normalized([None if v is None else v.spec for v in given], named)
         pack = schema.pack(attrs)
-        specs = schema.infer(given, pack, self.device)
+        specs = schema.infer_again(given, pack, self.device)
         agreement.look_at(schema, pack)
         alias = {"alias": dict(schema.alias)} if schema.alias else {}
         values_of = schema.values(pack)

@@ -57,7 +57,9 @@ def verify(graph: Graph) -> Graph:
 
 def _verify_types(graph: Graph, op: Op) -> None:
     schema = schema_of(op.kind)
-    inferred = schema.infer([graph.values[v] if v >= 0 else None for v in op.inputs], op.attrs)
+    inferred = schema.infer_again(
+        [graph.values[v] if v >= 0 else None for v in op.inputs], schema.pack(op.attrs)
+    )
     given = [graph.values[v].spec for v in op.outputs]
     for name, want, got in zip(schema.named_results(len(given)), inferred, given):
         if not compatible(want, got):
@@ -66,7 +68,7 @@ def _verify_types(graph: Graph, op: Op) -> None:
 
 def compatible(inferred: TensorSpec, given: TensorSpec) -> bool:
     """A given type fits an inferred one: same element type and rank, and equal wherever both dimensions are known."""
-    return (
+    return inferred is given or (
         inferred.dtype is given.dtype
         and inferred.rank == given.rank
         and all(

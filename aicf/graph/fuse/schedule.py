@@ -43,11 +43,14 @@ def schedule(ops: Sequence[LoweredOp], graph: Graph) -> list[LoweredOp]:
 def _improved(facts: list[_Fact]) -> list[_Fact]:
     """The greedy order of the greedy order, and so on, while each has more neighbours than the last."""
     problem = _ScheduleProblem(facts)
-    while (
-        better := _ScheduleProblem([problem.facts[i] for i in _Greedy(problem)])
-    ).neighbours > problem.neighbours:
-        problem = better
-    return problem.facts
+    run = _Run(problem)
+    neighbours = sum([run.take(i) for i in range(len(facts))])
+    while True:
+        greedy = _Greedy(problem)
+        order = list(greedy)
+        if greedy.neighbours <= neighbours:
+            return problem.facts
+        problem, neighbours = _ScheduleProblem([problem.facts[i] for i in order]), greedy.neighbours
 
 
 # --- ops and their dependences ----------------------------------------------------------------------------------------
@@ -68,11 +71,7 @@ class _Fact:
     writes: frozenset[int]  # storage that it writes in place: a side effect
     widens: bool  # whether it is nothing but a conversion to a wider type
     escapes: bool  # whether a result outlives the run, or has several readers
-
-    @property
-    def family(self) -> tuple[Any, ...]:
-        """What ops share that are to become one launch side by side."""
-        return self.op.kind_id, self.op.attr_blob
+    family: tuple[Any, ...]  # what ops share that are to become one launch side by side
 
 
 def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact]:
@@ -90,24 +89,25 @@ def _facts(ops: Sequence[LoweredOp], graph: Graph, kept: set[int]) -> list[_Fact
                     here.add(at)
         written.append(frozenset(here))
     shared = frozenset().union(*written)
-    readers = Counter(v for op in ops for v in op.in_vids)
-    facts = []
+    readers = Counter([v for op in ops for v in op.in_vids])
+    facts, values = [], graph.values
     for op, writes in zip(ops, written):
-        reads = tuple(dict.fromkeys(v for v in op.in_vids if v >= 0))
-        shape = graph.values[op.out_vids[0]].shape if op.out_vids else ()
+        reads, schema = tuple(dict.fromkeys([v for v in op.in_vids if v >= 0])), schema_of(op.kind)
+        shape = values[op.out_vids[0]].spec.shape if op.out_vids else ()
         facts.append(
             _Fact(
                 op,
-                "view" if op.constraints.get("view") else schema_of(op.kind).core,
+                "view" if op.constraints.get("view") else schema.core,
                 shape,
-                graph.values[reads[0]].shape if VIEW in schema_of(op.kind).traits else shape,
-                graph.values[reads[0]].spec.numel if reads else 0,
+                values[reads[0]].spec.shape if VIEW in schema.traits else shape,
+                values[reads[0]].spec.numel if reads else 0,
                 reads,
                 op.out_vids,
-                writes | (shared & {storage.get(v, v) for v in reads}),
+                writes.union([at for at in [storage.get(v, v) for v in reads] if at in shared]),
                 writes,
-                op.kind.name == "convert" and _widens(op, graph),
+                schema.name == "convert" and _widens(op, graph),
                 any(v in kept or readers[v] > 1 for v in op.out_vids),
+                (op.kind_id, op.attr_blob),
             )
         )
     return facts
@@ -119,7 +119,7 @@ def _widens(op: LoweredOp, graph: Graph) -> bool:
 
 
 class _ScheduleProblem:
-    """Ops between two fences, by position: which must come before which, and how many neighbours can fuse."""
+    """Ops between two fences, by position: which must come before which."""
 
     def __init__(self, facts: list[_Fact]) -> None:
         self.facts = facts
@@ -130,7 +130,6 @@ class _ScheduleProblem:
         steps = Counter(fact.family for fact in facts if fact.writes)
         self.families = frozenset(family for family, count in steps.items() if count > 1)
         self.before = self._dependences()
-        self.neighbours = self._neighbours()
 
     def _dependences(self) -> list[set[int]]:
         maker: dict[int, int] = {}
@@ -155,13 +154,6 @@ class _ScheduleProblem:
             maker.update(dict.fromkeys(fact.makes, i))
             before.append(needs)
         return before
-
-    def _neighbours(self) -> int:
-        run, count = _Run(self), 0
-        for i in range(len(self.facts)):
-            count += run.rank(i) is not None
-            run.take(i)
-        return count
 
 
 class _Run:
@@ -229,8 +221,8 @@ class _Run:
         known = declared(core)
         return known is not None and known.reduces
 
-    def take(self, i: int) -> None:
-        """Op i comes next, and begins another run if it can't stand in this one."""
+    def take(self, i: int) -> bool:
+        """Op i comes next, and begins another run if it can't stand in this one: then False."""
         fact, joins = self.problem.facts[i], self.rank(i) is not None
         mapped = fact.core == MAP
         if fact.writes and fact.family in self.problem.families:
@@ -251,6 +243,7 @@ class _Run:
             self.whole = fact.source if self.late else 0
         self.escapes = fact.escapes or (joins and self.escapes)
         self.shape, self.last = fact.shape, fact
+        return joins
 
 
 # --- the greedy order -------------------------------------------------------------------------------------------------
@@ -272,6 +265,7 @@ class _Greedy:
         self.near: list[tuple[int, int]] = []  # those of them that continue the run
         self.wanted: list[int] = []  # to be done before a run begins that needs them
         self.looked = [False] * len(problem.facts)
+        self.neighbours = 0  # that can fuse
 
     def __iter__(self) -> Iterator[int]:
         for _ in self.problem.facts:
@@ -304,9 +298,9 @@ class _Greedy:
         self.done[i] = True
         while self.first < len(self.done) and self.done[self.first]:
             self.first += 1
-        joins = self.run.rank(i) is not None
-        self.run.take(i)
-        if not joins:
+        if self.run.take(i):
+            self.neighbours += 1
+        else:
             self.near = []
         for j in sorted(self.after[i]):
             self.missing[j] -= 1
