@@ -24,6 +24,7 @@ import numpy as np
 from ... import channels
 from ...code_cache import disk, ledger
 from ...code_cache.digest import Description, Undescribable, digest, pack, version
+from ...collection import uncollected
 from ...errors import KernelCompileError
 from ...ops.whose_line import unknown_names
 from ...progress import compiling
@@ -140,7 +141,8 @@ def _compiled(spec: Spec) -> tuple[bytes, str, list[str]]:
     from .compile import compile_loop
 
     try:
-        return compile_loop(spec)
+        with uncollected():
+            return compile_loop(spec)
     except Exception as error:
         unknown = next((found for e in _expressions(spec) for found in unknown_names(e)), None)
         code, line, name = unknown or (None, 0, "")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ... import config as settings
 from ...code_cache import ledger
+from ...collection import uncollected
 from ...device.streams import Captured
 from ...errors import DeviceError, KernelCompileError
 from ...progress import compiling
@@ -81,7 +82,8 @@ def _keep(key: Any, made: CompiledKernel, begun: cache.Begun) -> None:
 def _compiled(launch: Launch, region: RegionSpec, target: str, kernel_id: str, make: Callable[..., T]) -> T:
     """KernelCompileError, with the line of the body, where it can't be."""
     try:
-        return make(launch, region, target)
+        with uncollected():
+            return make(launch, region, target)
     except Exception as error:
         unknown = next(blame.unknown_names(launch.body), None)
         in_body = unknown is not None or type(error).__module__.split(".")[0] == "numba"
