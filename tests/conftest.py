@@ -170,8 +170,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     return report
 
 
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Name the benchmark results that were measured with other kernels than today's; nothing fails of it."""
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    """Name the benchmark results that were measured with other kernels than today's, after a run of all tests; nothing fails of it.
+    The digests of all kernels take seconds."""
+    everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if not everything or config.option.keyword or config.option.markexpr:
+        return
     try:
         from benchmarks.results import stale
     except ImportError:

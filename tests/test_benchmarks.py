@@ -855,12 +855,17 @@ def test_the_test_run_names_stale_results_without_failing(monkeypatch, request):
 
         write_line = section
 
+    option = SimpleNamespace(keyword="", markexpr="")
+    all_tests = SimpleNamespace(args_source=pytest.Config.ArgsSource.TESTPATHS, option=option)
     for lines in ([], ["nvidia-h200/mlp.json: of kernels 1, today's are 2"]):
         monkeypatch.setattr(results, "stale", lambda lines=lines: lines)
         reporter = Reporter()
-        conftest.pytest_terminal_summary(reporter)
+        conftest.pytest_terminal_summary(reporter, all_tests)
         assert reporter.said[1:] == lines
         assert len(reporter.said) == (2 if lines else 0)
+    option.keyword = "gemm"  # of some tests alone, nothing is told
+    conftest.pytest_terminal_summary(reporter, all_tests)
+    assert len(reporter.said) == 2
 
 
 def test_the_documents_are_what_the_result_files_say():

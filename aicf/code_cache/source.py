@@ -19,8 +19,9 @@ def source(value: Any, without: frozenset[str] = frozenset()) -> str:
     return _source(_Text.of(value), without)
 
 
-def node_of(value: Any) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
-    return _node_of(_Text.of(value))
+def nodes_of(value: Any) -> tuple[ast.AST, ...]:
+    """Of a function or a class: all of its syntax tree."""
+    return _nodes_of(_Text.of(value))
 
 
 class _Text:
@@ -52,7 +53,7 @@ def _source(text: _Text, without: frozenset[str]) -> str:
     first, last = _lines(node)
     kept = module.lines[first - 1 : last]
     docs = module.docs[bisect_left(module.docs, (first, 0)) : bisect_left(module.docs, (last + 1, 0))]
-    for start, end in (*docs, *_methods(node, without)):
+    for start, end in (*docs, *_methods(text, without)):
         kept[start - first : end - first + 1] = [""] * (end - start + 1)
     return textwrap.dedent("\n".join(line for line in kept if line.strip()))
 
@@ -129,9 +130,14 @@ def _lines(node: Any) -> tuple[int, int]:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno
 
 
-def _methods(tree: ast.AST, names: frozenset[str]) -> Iterable[tuple[int, int]]:
+@functools.cache
+def _nodes_of(text: _Text) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_node_of(text)))
+
+
+def _methods(text: _Text, names: frozenset[str]) -> Iterable[tuple[int, int]]:
     """Lines of the methods of these names, of all classes inside."""
-    for node in ast.walk(tree) if names else ():
+    for node in _nodes_of(text) if names else ():
         if isinstance(node, ast.ClassDef):
             inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in names)
             yield from map(_lines, inside)

@@ -21,7 +21,7 @@ from typing import Any
 
 from ..code_cache.digest import Description, Undescribable
 from ..code_cache.digest import digest as code_digest
-from ..code_cache.source import node_of, source
+from ..code_cache.source import nodes_of, source
 from ..ops import record
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
@@ -127,18 +127,18 @@ def _entry(value: Any, own: str) -> tuple[str, list[Any]]:
 
 
 def _read(value: Any, own: str) -> Iterator[tuple[str, Any]]:
-    tree = node_of(value)
+    nodes = nodes_of(value)
     module = importlib.import_module(value.__module__)
     scope = value.__globals__ if isinstance(value, FunctionType) else vars(module)
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or ())
         yield from ((name, cell.cell_contents) for name, cell in cells)
         yield "defaults", (value.__defaults__, value.__kwdefaults__)
-    for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & set(scope):
+    for name in {node.id for node in nodes if isinstance(node, ast.Name)}.intersection(scope):
         yield name, scope[name]
         if isinstance(scope[name], ModuleType) and _ours(scope[name].__name__, own):
-            yield from _attributes(tree, name, scope[name])
-    for node in ast.walk(tree):  # imports within a function: bodies are imported where they are built
+            yield from _attributes(nodes, name, scope[name])
+    for node in nodes:  # imports within a function: bodies are imported where they are built
         if isinstance(node, ast.ImportFrom):
             where = "." * node.level + (node.module or "")
             package = value.__module__ if hasattr(module, "__path__") else value.__module__.rpartition(".")[0]
@@ -150,11 +150,11 @@ def _read(value: Any, own: str) -> Iterator[tuple[str, Any]]:
                     taken = importlib.import_module(f"{found.__name__}.{alias.name}")
                 yield alias.name, taken
                 if isinstance(taken, ModuleType) and _ours(taken.__name__, own):
-                    yield from _attributes(tree, alias.asname or alias.name, taken)
+                    yield from _attributes(nodes, alias.asname or alias.name, taken)
 
 
-def _attributes(tree: ast.AST, name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
-    for node in ast.walk(tree):
+def _attributes(nodes: Iterable[ast.AST], name: str, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name:
             yield f"{name}.{node.attr}", getattr(module, node.attr, None)
 
