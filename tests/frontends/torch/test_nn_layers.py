@@ -7,12 +7,13 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import nn as tnn
+import pytest
 
 import aicf
 from aicf import nn
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+F, tnn = torch.nn.functional, torch.nn
 
 ROOT = Path(aicf.__file__).parents[1]
 DEPTHS = (2, 1, 1, 1)
