@@ -66,6 +66,7 @@ def dot(**fields: Any) -> dict[str, str]:
     return {"dot_dimension_numbers": dims("dot", **(DOT | fields))}
 
 
+GROUPS = "dense<[[0, 1]]> : tensor<1x2xi64>"
 WINDOW = {
     "window_dimensions": ints(1, 2),
     "window_strides": ints(1, 1),
@@ -154,6 +155,12 @@ BASES: dict[str, Instance] = {
     "rng_bit_generator": Instance(
         "rng_bit_generator", ["tensor<2xui64>"], {"rng_algorithm": "#stablehlo<rng_algorithm PHILOX>"}, ["tensor<2xui64>", "tensor<4xui32>"]
     ),
+    "all_gather": Instance("all_gather", [F], {"all_gather_dim": i64(0), "replica_groups": GROUPS}, ["tensor<4x3xf32>"]),
+    "all_to_all": Instance("all_to_all", [F], {"split_dimension": i64(0), "concat_dimension": i64(1), "split_count": i64(2), "replica_groups": GROUPS}),
+    "reduce_scatter": Instance("reduce_scatter", [F], {"scatter_dimension": i64(0), "replica_groups": GROUPS}, ["tensor<1x3xf32>"], [SUM]),
+    "all_reduce": Instance("all_reduce", [F], {"replica_groups": GROUPS}, [F], [SUM]),
+    "collective_permute": Instance("collective_permute", [F], {"source_target_pairs": "dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>"}),
+    "collective_broadcast": Instance("collective_broadcast", [F], {"replica_groups": GROUPS}),
 }  # fmt: skip
 
 Change = tuple[
@@ -523,6 +530,71 @@ CHANGES: list[Change] = [
     ("rng_bit_generator", "C1", {"results": ["tensor<3xui64>", "tensor<4xui32>"]}),
     ("rng_bit_generator", "result", {"results": None}),
     ("rng_bit_generator", "result", {"results": ["tensor<2xui64>"]}),
+]  # fmt: skip
+
+
+def _groups(text: str, shape: str = "1x2") -> dict[str, str]:
+    return {"replica_groups": f"dense<{text}> : tensor<{shape}xi64>"}
+
+
+_TWICE, _FAR, _ROW_OF, _NONE = (
+    _groups("[[0, 0]]"),
+    _groups("[[0, 2]]"),
+    _groups("[0, 1]", "2"),
+    _groups("", "0x2"),
+)
+_GLOBAL = {"use_global_device_ids": "unit"}
+_NEGATIVE = {**_GLOBAL, "channel_handle": "#stablehlo.channel_handle<handle = -1, type = 0>"}
+CHANGES += [
+    ("all_gather", "I3", _ROW_OF),
+    ("all_gather", "I3", {**_NONE, **_GLOBAL}),
+    ("all_gather", "C1", {"all_gather_dim": i64(2)}),
+    ("all_gather", "C1", {"all_gather_dim": i64(-1)}),
+    ("all_gather", "C2", _TWICE),
+    ("all_gather", "C4", _FAR),
+    ("all_gather", "C4", _groups("[[0, -1]]")),
+    ("all_gather", "C5", _NEGATIVE),
+    ("all_gather", "C6", {"results": ["tensor<5x3xf32>"]}),
+    ("all_gather", "C6", {"results": ["tensor<4x4xf32>"]}),
+    ("all_gather", "C6", {0: "tensor<0x3xf32>"}),
+    ("all_gather", "C6", {"results": ["tensor<4x3xf32>"] * 2}),
+    ("all_gather", "result", {"results": None}),
+    ("all_to_all", "C1", {"split_dimension": i64(2)}),
+    ("all_to_all", "C2", {0: "tensor<3x3xf32>"}),
+    ("all_to_all", "C3", {"concat_dimension": i64(2)}),
+    ("all_to_all", "C4", {"split_count": i64(0)}),
+    ("all_to_all", "C5", _TWICE),
+    ("all_to_all", "C7", _FAR),
+    ("all_to_all", "C8", _groups("[[0, 1, 2]]", "1x3")),
+    ("all_to_all", "C9", {"results": [F]}),
+    ("all_to_all", "C9", {0: f"tensor<0x{2**62}xf32>"}),
+    ("reduce_scatter", "C2", {"scatter_dimension": i64(2)}),
+    ("reduce_scatter", "C3", _TWICE),
+    ("reduce_scatter", "C6", _GLOBAL),
+    *_reducers("reduce_scatter", "C7"),
+    ("reduce_scatter", "C8", {"results": ["tensor<3xf32>"]}),
+    ("reduce_scatter", "C8", {"results": ["tensor<3x3xf32>"]}),
+    ("reduce_scatter", "C8", {"results": ["tensor<1x2xf32>"]}),
+    ("reduce_scatter", "C9", {"results": ["tensor<1x3xf64>"]}),
+    ("reduce_scatter", "result", {"results": None}),
+    ("all_reduce", "C1", _TWICE),
+    ("all_reduce", "C3", _FAR),
+    ("all_reduce", "C4", _GLOBAL),
+    *_reducers("all_reduce", "C5"),
+    ("all_reduce", "C6", {"results": [_ROW]}),
+    ("collective_permute", "C1", {"source_target_pairs": "dense<0> : tensor<1x3xi64>"}),
+    ("collective_permute", "C2", {"source_target_pairs": "dense<[[0, 1], [0, 0]]> : tensor<2x2xi64>"}),
+    ("collective_permute", "C3", {"source_target_pairs": "dense<[[0, 1], [1, 1]]> : tensor<2x2xi64>"}),
+    ("collective_permute", "C4", {"source_target_pairs": "dense<[[0, -1]]> : tensor<1x2xi64>"}),
+    ("collective_permute", "C5", {"results": [_ROW]}),
+    ("collective_permute", "I2", {"source_target_pairs": "dense<[0, 1]> : tensor<2xi64>"}),
+    ("collective_broadcast", "C1", _TWICE),
+    ("collective_broadcast", "C2", _groups("[[0, -1]]")),
+    ("collective_broadcast", "C3", {"operands": []}),
+    ("collective_broadcast", "C3", {"results": [_ROW]}),
+    ("collective_broadcast", "C4", {"operands": [F, "tensor<1xi64>"], "has_dynamic_root": "unit"}),
+    ("collective_broadcast", "C4", {"has_dynamic_root": "unit"}),
+    ("collective_broadcast", "I2", _ROW_OF),
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..mlir_worker import BODIES, Instance
-from . import bodies, control, elementwise, indexing, movement, windows  # noqa: F401  fill the table
+from . import bodies, collectives, control, elementwise, indexing, movement, windows  # noqa: F401  fill the table
 from .changes import changed
 from .making import MAKERS, Maker
 
