@@ -6,6 +6,8 @@ AICF_LOGS_JSON  a file that the channels are written to as lines of JSON, in pla
 AICF_DUMP       a folder in which each compilation writes its stages as numbered files, and its kernels. See graph/dump
 AICF_CHECK      comma-separated run-time checks; `nan` names the first op that makes a NaN; `ops` compares
                 each op's scalar function with its reference when it is first used
+AICF_VERIFY     `on` verifies the graph after each pass, with the types that `infer` gives, and names the pass that broke it; `off` (the
+                default), once before it is lowered
 AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_CACHE      `off` keeps no compiled code, kernels or loops of the host, on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
@@ -32,7 +34,7 @@ from .errors import SettingError
 
 NAMES = (
     "AICF_LOGS", "AICF_LOGS_JSON", "AICF_DUMP", "AICF_CHECK", "AICF_NVTX", "AICF_CACHE", "AICF_CACHE_DIR", "AICF_PDL", "AICF_DEVICE",
-    "AICF_PORT", "AICF_RUN",
+    "AICF_PORT", "AICF_RUN", "AICF_VERIFY",
 )  # fmt: skip
 LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
 CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune"
@@ -54,6 +56,7 @@ def check_settings() -> None:
     log_levels()
     for variable in SWITCHES:
         _on(variable)
+    verify_passes()
     early_launch()
 
 
@@ -123,6 +126,11 @@ def dump_dir() -> Path | None:
 
 def check_enabled(check: str) -> bool:
     return check in _items("AICF_CHECK")
+
+
+def verify_passes() -> bool:
+    """Whether graphs are verified after each pass."""
+    return _switch("AICF_VERIFY", os.environ.get("AICF_VERIFY") or "off")
 
 
 def nvtx_enabled() -> bool:

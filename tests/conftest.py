@@ -28,6 +28,8 @@ os.environ.setdefault(
     "AICF_CHECK", "ops"
 )  # a new op's reference is held to its scalar function wherever a test uses it
 
+os.environ.setdefault("AICF_VERIFY", "on")  # each pass leaves a graph that the verifier accepts
+
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
 CLEAN_KERNELS = "AICF_CLEAN_KERNELS"  # what is compiled is told here: tests/cuda/clean_kernels.py
 

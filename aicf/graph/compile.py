@@ -27,7 +27,7 @@ from ..types import Precision
 from .dump import OFF, Dump, begin
 from .emit.builder import GraphEmitter
 from .emit.parallel import Parallel
-from .emit.passes import lower, optimize, verify
+from .emit.passes import lower, optimize, verify, verify_after
 from .emit.policy import Policy
 from .emit.trace import FED, LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
@@ -80,10 +80,14 @@ def _compiled(
         graph, wanted = ctx.builder.graph, list(wanted)
         moved = [] if selector.strict else keep_channels_last(ctx, wanted)
         graph.recognised = [*moved, *recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)]
+        verify_after("emission", ctx.builder.graph)
+        recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)
         dump.recognised(ctx.builder.graph)
+        verify_after("recognition", ctx.builder.graph)
 
     graph = trace(recipe, sizes, device.kind, phase, rewrite)
     dump.traced(graph)
+    verify_after("what follows emission: gradients and the optimizer's step", graph)
     graph = optimize(graph)
     verify(graph)
     dump.optimized(graph)

@@ -201,7 +201,7 @@ def _held(kind: TensorType) -> str | None:
     size = kind.dtype.itemsize
     for n in kind.shape:
         size *= n
-    return f"{kind} has {size:.1e} bytes, more than {MAX_BYTES:.1e}" if size > MAX_BYTES else None
+    return f"{kind} has {size:.1e} bytes, {MAX_BYTES:.1e} or more" if size >= MAX_BYTES else None
 
 
 def _check_types(types: Sequence[TensorType]) -> None:

@@ -50,5 +50,10 @@ def run_module(source: Any, inputs: Sequence[np.ndarray], device: str = "cpu") -
         raise FeedError(
             "the module takes another number of inputs", expected=f"{len(model.inputs)}: {', '.join(model.inputs)}", got=len(inputs)
         )  # fmt: skip
-    program = compile(model, device=device)
-    return [tensor.numpy() for tensor in program.run(dict(zip(model.inputs, inputs))).values()]
+    try:
+        program = compile(model, device=device)
+        return [tensor.numpy() for tensor in program.run(dict(zip(model.inputs, inputs))).values()]
+    except MemoryError as error:
+        raise FrontendError(
+            "the tensors of this StableHLO module do not fit into memory", got=str(error)
+        ) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...errors import CallSpecError, VerifyError
+from ...config import verify_passes
+from ...errors import AicfError, CallSpecError, VerifyError
 from ...ir import EXTERNAL, Graph, LoweredOp, Op
 from ...ops.schema import schema_of
 from ...types import AttrPack, TensorSpec
@@ -53,6 +54,22 @@ def verify(graph: Graph) -> Graph:
         if value.vid not in made:
             raise VerifyError(f"output {value.name} is never made", where=value.where)
     return graph
+
+
+def verify_after(stage: str, graph: Graph) -> Graph:
+    """What AICF_VERIFY asks for: that `verify` accepts the graph behind a pass. VerifyError names the pass that broke it."""
+    if not verify_passes():
+        return graph
+    try:
+        return verify(graph)
+    except AicfError as error:
+        raise VerifyError(
+            f"{stage} broke the graph: {error.what}",
+            where=error.where,
+            expected=error.expected,
+            got=error.got,
+            details=error.details,
+        ) from error
 
 
 def _verify_types(graph: Graph, op: Op) -> None:

@@ -130,6 +130,8 @@ HOSTILE = {
     "2^80 elements": (GOOD.replace("3x4", "1099511627776x1099511627776"), "bytes"),
     "2^45 elements": (main("%0 = stablehlo.iota dim = 0 : tensor<35184372088832xf32> return %0 : tensor<35184372088832xf32>",
                            "", "tensor<35184372088832xf32>"), "bytes"),
+    "2^40 elements": (main("%0 = stablehlo.constant dense<true> : tensor<1099511627776xi1> return %0 : tensor<1099511627776xi1>",
+                           "", "tensor<1099511627776xi1>"), "bytes"),
     "an open size": (GOOD.replace("3x4", "?x4"), r"sizes that are open: tensor<\?x4xf32>"),
     "complex numbers": (GOOD.replace("f32", "complex<f32>"), "lacks the element type complex<f32>"),
     "a circle": (main("%0 = func.call @f(%x) : (tensor<3x4xf32>) -> tensor<3x4xf32> return %0 : tensor<3x4xf32>",
@@ -180,3 +182,23 @@ def test_inputs_are_counted_and_checked():
         run_module(GOOD, [])
     with pytest.raises(FeedError, match="3x4"):
         run_module(GOOD, [X.T])
+
+
+def test_what_does_not_fit_into_memory_is_one_error():
+    kind = "tensor<137438953472xf32>"  # half of what is refused while the module is read
+    text = main(f"%0 = stablehlo.constant dense<1.0> : {kind} return %0 : {kind}", "", kind)
+    with pytest.raises(FrontendError, match="do not fit into memory"):
+        run_module(text, [])
+
+
+def test_elements_that_the_bindings_can_t_read_are_refused_as_others():
+    kind = "tensor<2xcomplex<f64>>"
+    with pytest.raises(FrontendError, match="lacks the element type complex<f64>"):
+        run_module(
+            main(
+                f"%0 = stablehlo.constant dense<[(1.0, 2.0), (3.0, 4.0)]> : {kind} return %0 : {kind}",
+                "",
+                kind,
+            ),
+            [],
+        )

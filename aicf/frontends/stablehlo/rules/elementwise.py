@@ -45,6 +45,8 @@ def _is_bool(x: Value) -> bool:
 def _declare(name: str, kind: str) -> None:
     @rule(name)
     def _(e: Emission, node: Operation, *operands: Value) -> Value:
+        if kind in ("sigmoid", "tanh") and operands[0].dtype is DType.f64:
+            return _in_f64(e, node, kind, operands[0])
         if _is_bool(operands[0]):
             return _of_bools(e, node, kind, *operands)
         return emitted(e, node, kind, *operands)
@@ -53,6 +55,18 @@ def _declare(name: str, kind: str) -> None:
 for _dialect, _table in (("stablehlo", _SAME), ("chlo", _CHLO)):
     for _name, _kind in _table.items():
         _declare(f"{_dialect}.{_name}", _kind)
+
+
+def _in_f64(e: Emission, node: Operation, kind: str, x: Value) -> Value:
+    """sigmoid(x) = (1 + tanh(x / 2)) / 2, and tanh by exp(-2 |x|), whose difference from 1 keeps small x exact."""
+    ctx, x = e.ctx, e.bare(x)
+    if kind == "sigmoid":
+        x = ctx.mul(x, 0.5)
+    less = ctx.expm1(ctx.mul(ctx.abs(x), -2.0))
+    made = ctx.mul(ctx.sign(x), ctx.div(ctx.neg(less), ctx.add(less, 2.0)))
+    if kind == "sigmoid":
+        made = ctx.mul(ctx.add(made, 1.0), 0.5)
+    return e.spread(made, node.types[0].shape)
 
 
 def _of_bools(e: Emission, node: Operation, name: str, *operands: Value) -> Value:
@@ -91,7 +105,12 @@ def _(e: Emission, node: Operation, condition: Value, a: Value, b: Value) -> Val
 def _(e: Emission, node: Operation, a: Value, b: Value) -> Value:
     if node.attrs.get("compare_type") == "TOTALORDER":
         raise UnsupportedForm("in the total order of floats")
-    return emitted(e, node, _COMPARISONS[node.attrs["comparison_direction"]], a, b)
+    direction = node.attrs["comparison_direction"]
+    if _is_bool(a) and direction not in ("EQ", "NE"):  # false is less than true
+        small, large = (a, b) if direction in ("LT", "LE") else (b, a)
+        either = "and" if direction in ("LT", "GT") else "or"
+        return logic(e, node, either, e.ctx.logical_not(small), large)
+    return emitted(e, node, _COMPARISONS[direction], a, b)
 
 
 @rule("stablehlo.convert")
@@ -157,8 +176,12 @@ def _(e: Emission, node: Operation) -> Value:
 
 @rule("stablehlo.iota")
 def _(e: Emission, node: Operation) -> Value:
-    kind = node.types[0]
-    return e.ctx.iota(shape=kind.shape, axis=node.attrs["iota_dimension"], dtype=kind.dtype)
+    kind, axis = node.types[0], node.attrs["iota_dimension"]
+    assert kind.dtype is not None
+    if kind.dtype.kind != "float" or kind.dtype is DType.f32:
+        return e.ctx.iota(shape=kind.shape, axis=axis, dtype=kind.dtype)
+    wide = DType.i64 if kind.dtype is DType.f64 else DType.f32
+    return e.ctx.convert(e.ctx.iota(shape=kind.shape, axis=axis, dtype=wide), dtype=kind.dtype)
 
 
 @rule("stablehlo.bitcast_convert")
