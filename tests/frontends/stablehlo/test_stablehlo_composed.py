@@ -28,9 +28,8 @@ def run(body, arguments, results, inputs):
 )
 def test_bits(name, type):
     info = np.iinfo(type)
-    x = np.concatenate(
-        [[0, 1, info.min, info.max], RNG.integers(info.min, info.max, 40, type, endpoint=True)]
-    ).astype(type)
+    edges = np.array([0, 1, info.min, info.max], type)
+    x = np.concatenate([edges, RNG.integers(info.min, info.max, 40, type, endpoint=True)])
     width = 8 * x.itemsize
     text = [np.binary_repr(int(n) % 2**width, width) for n in x]
     kind = f"tensor<44x{name}>"
