@@ -76,14 +76,14 @@ def _compiled(
     device, price = selector.device, Pricer(selector)
 
     def rewrite(ctx: GraphEmitter, wanted: Iterable[Value]) -> None:
-        dump.emitted(ctx.builder.graph)
         graph, wanted = ctx.builder.graph, list(wanted)
+        dump.emitted(graph)
+        verify_after("emission", graph)
         moved = [] if selector.strict else keep_channels_last(ctx, wanted)
+        verify_after("keeping channels last", graph)
         graph.recognised = [*moved, *recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)]
-        verify_after("emission", ctx.builder.graph)
-        recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)
-        dump.recognised(ctx.builder.graph)
-        verify_after("recognition", ctx.builder.graph)
+        dump.recognised(graph)
+        verify_after("recognition", graph)
 
     graph = trace(recipe, sizes, device.kind, phase, rewrite)
     dump.traced(graph)

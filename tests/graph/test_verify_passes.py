@@ -20,10 +20,11 @@ def test_the_pass_that_broke_it_is_named(monkeypatch):
     recognise = compiling.recognise
 
     def breaks(ctx, *args):
-        recognise(ctx, *args)
+        found = recognise(ctx, *args)
         op = next(op for op in ctx.builder.graph.ops if op.kind == "relu")
         value = ctx.builder.graph.values[op.outputs[0]]
         value.spec = TensorSpec(value.shape, f16)
+        return found
 
     monkeypatch.setattr(compiling, "recognise", breaks)
     with pytest.raises(VerifyError, match="recognition broke the graph") as refused:
@@ -43,6 +44,11 @@ def test_off_verifies_once_and_each_mode_verifies(monkeypatch):
     )
     x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     assert np.isfinite(program({"x": x, "y": np.arange(4) % 3})["loss"])
-    assert {stage.split(":")[0] for stage in stages} == {"emission", "recognition", "what follows emission"}
+    assert {stage.split(":")[0] for stage in stages} == {
+        "emission",
+        "keeping channels last",
+        "recognition",
+        "what follows emission",
+    }
     monkeypatch.setenv("AICF_VERIFY", "off")
     aicf.compile(model(), device="cpu")
