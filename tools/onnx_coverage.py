@@ -3,7 +3,7 @@
     .venv/bin/python tools/onnx_coverage.py [-k PART_OF_A_NAME] [-j PROCESSES] [--device CUDA] [--write]
 
 A result counts as passed within ONNX's own tolerances; for f16 within two units in the last place, as ONNX itself allows bf16, since its expected
-numbers were rounded after each step. Exit code 1 if any result is wrong, or anything but a refusal is raised.
+numbers were rounded after each step; NOISE has the tests whose expected numbers are rounding errors. Exit code 1 if any result is wrong, or anything but a refusal is raised.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "coverage.md"
 BEGIN, END = "<!-- onnx -->", "<!-- /onnx -->"
 HALF = 2.0**-9  # two units in the last place of f16
+# Zeros that are expected as the rounding errors of an FFT of f32: within two units in the last place of the greatest number of the result, 99
+NOISE = dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"), 99 * 2.0**-22)
 SHOWN = 70
 
 Outcome = tuple[
@@ -56,7 +58,8 @@ def outcome(name: str, device: str = "CPU") -> Outcome:
             fed, wanted = ([runner._normalize_tensor(x) for x in xs] for xs in (inputs, wanted))
             half = any(getattr(x, "dtype", None) == "float16" for x in wanted)
             rtol = max(case.rtol, HALF) if half else case.rtol
-            runner.Runner.assert_similar_outputs(wanted, ready.run(fed), rtol, case.atol)
+            atol = max(case.atol, NOISE.get(name, 0.0))
+            runner.Runner.assert_similar_outputs(wanted, ready.run(fed), rtol, atol)
     except FrontendError as error:
         ops = tuple(sorted(getattr(error, "ops", ())))
         return name, "refused", ops or (_type(error.what),), error.what

@@ -87,11 +87,28 @@ def _pow(n: Call, a: Operand, b: Operand) -> Any:
     if a.dtype.kind != "float" and b.dtype.kind == "float" and a.dtype is not DType.bool:
         wide = (n.op("convert", v, dtype=DType.f64) for v in (a, b))
         return n.op("convert", n.op("power", *wide), dtype=a.dtype)
+    if a.dtype in (DType.i32, DType.i64) and b.dtype.kind == "int":
+        return _whole_power(n, a, b)
     if a.dtype.kind != "float":
         raise n.refuse(f"aicf has no power of {a.dtype}")
     if b.dtype is not a.dtype:
         b = Operand(value=n.op("convert", b, dtype=a.dtype))
     return n.op("power", a, b)
+
+
+def _whole_power(n: Call, a: Operand, b: Operand) -> Any:
+    """By squaring, bit by bit of the exponent, wrapping as products do; to a negative one 0, but of 1 and -1."""
+    exponent = n.value(b) if b.dtype is a.dtype else n.op("convert", b, dtype=a.dtype)
+    base, y = n.value(a), n.number(1, a.dtype)
+    left = n.op("minimum", n.op("maximum", exponent, 0), 63)
+    for _ in range(6):
+        odd = n.op("not_equal", n.op("bitwise_and", left, 1), 0)
+        y, base = n.op("select", odd, n.op("mul", y, base), y), n.op("square", base)
+        left = n.op("shift_right_arithmetic", left, 1)
+    sign = n.op("select", n.op("not_equal", n.op("bitwise_and", exponent, 1), 0), n.value(a), 1)
+    unit = n.op("equal", n.op("abs", a), 1)
+    y = n.op("select", unit, sign, y)
+    return n.op("select", n.op("logical_and", n.op("less", exponent, 0), n.op("logical_not", unit)), 0, y)
 
 
 @rule("Where", since=9)
@@ -237,10 +254,22 @@ def _cast(n: Call, x: Operand) -> Any:
         return x
     if dtype.is_fp8:
         if not n.attr("saturate", 1):
-            raise n.refuse("aicf's fp8 saturates")
+            return n.op("convert", _beyond(n, x, dtype), dtype=dtype)
         if (
             dtype is DType.f8e5m2 and x.dtype.kind == "float"
         ):  # an infinity becomes the greatest number, here alone
             wide = x if x.dtype is DType.f32 else n.op("convert", x, dtype=DType.f32)
             x = n.op("minimum", n.op("maximum", wide, -57344.0), 57344.0)
     return n.op("convert", x, dtype=dtype)
+
+
+def _beyond(n: Call, x: Operand, dtype: DType) -> Any:
+    """x with what is rounded beyond the greatest number of an fp8 type as NaN, where the type has no infinity, or as one."""
+    if x.dtype.kind != "float":
+        raise n.refuse("integers as fp8 that does not saturate")
+    wide = n.value(x) if x.dtype is DType.f32 else n.op("convert", x, dtype=DType.f32)
+    size = n.op("abs", wide)
+    if dtype is DType.f8e4m3:
+        return n.op("select", n.op("greater", size, 464.0), math.nan, wide)
+    endless = n.op("select", n.op("less", wide, 0.0), -math.inf, math.inf)
+    return n.op("select", n.op("greater_equal", size, 61440.0), endless, wide)

@@ -108,7 +108,7 @@ def _channels(n: Call, v: Any, rank: int) -> Any:
 def _batch_norm(n: Call, x: Operand, scale: Operand, bias: Operand, mean: Operand, variance: Operand) -> Any:
     """In inference: of the statistics that the model has."""
     if n.attr("training_mode", 0):
-        raise n.refuse("it is in training mode")
+        return _trained_batch_norm(n, x, scale, bias, mean, variance)
     rank = max(x.rank, 2)
     spread = n.op("sqrt", n.op("add", variance, n.attr("epsilon")))
     factor = n.op("div", _like(n, n.value(scale), spread.dtype), spread)
@@ -117,6 +117,25 @@ def _batch_norm(n: Call, x: Operand, scale: Operand, bias: Operand, mean: Operan
     y = n.op("mul", centred, _channels(n, factor, rank))
     y = n.op("add", y, _channels(n, _like(n, n.value(bias), y.dtype), rank))
     return _like(n, y, x.dtype)
+
+
+def _trained_batch_norm(
+    n: Call, x: Operand, scale: Operand, bias: Operand, mean: Operand, variance: Operand
+) -> Any:
+    """By the statistics of this batch, with the running ones moved towards them."""
+    wide, axes = _wide(n, n.value(x)), (0, *range(2, x.rank))
+    now = n.op("reduce_mean", wide, axes=axes, keepdims=True)
+    spread = n.op("reduce_mean", n.op("square", n.op("sub", wide, now)), axes=axes, keepdims=True)
+    y = n.op("div", n.op("sub", wide, now), n.op("sqrt", n.op("add", spread, n.attr("epsilon"))))
+    for kind, factor in (("mul", scale), ("add", bias)):
+        y = n.op(kind, y, _channels(n, _like(n, n.value(factor), y.dtype), max(x.rank, 2)))
+    kept, results = n.attr("momentum"), [_like(n, y, x.dtype)]
+    for old, new in ((mean, now), (variance, spread)):
+        new = _like(n, n.op("reshape", new, shape=old.shape), old.dtype)
+        results.append(
+            n.op("add", n.op("scale", n.value(old), factor=kept), n.op("scale", new, factor=1 - kept))
+        )
+    return tuple(results)
 
 
 def _normalised(n: Call, x: Any, axes: tuple[int, ...], eps: float) -> Any:

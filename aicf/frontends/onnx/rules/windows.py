@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import Any, NamedTuple
 
+from ....types import DType
 from ..operands import Call, Operand
 from ..table import rule
+from .places import greatest_places
 
 MOST_PLACES = 1024  # of a window that is written out, an op for each
 
@@ -130,9 +132,9 @@ def _pooled(n: Call, x: Operand) -> tuple[Spatial, bool]:
 
 @rule("MaxPool", since=8)
 def _max_pool(n: Call, x: Operand) -> Any:
-    if any(n.node.outputs[1:]):
-        raise n.refuse("places of the greatest elements")
     s, _ = _pooled(n, x)
+    if any(n.node.outputs[1:]):
+        return greatest_places(n, x, s.window, s.attrs)
     return n.op("max_pool", x, window=s.window, **s.attrs)
 
 
@@ -140,8 +142,15 @@ def _max_pool(n: Call, x: Operand) -> Any:
 def _average_pool(n: Call, x: Operand) -> Any:
     s, added = _pooled(n, x)
     padding = bool(n.attr("count_include_pad", 0))
-    if padding and added:
-        raise n.refuse("a mean that counts some of what is added")
+    if padding and added:  # pads are counted, what ceil_mode adds is not: so they become elements
+        given = _spatial(n, x, s.window)
+        rest = tuple(more - asked for more, asked in zip(s.high, given.high))
+        zeros = (0,) * len(s.window)
+        if any(r > (k - 1) * d for r, k, d in zip(rest, s.window, s.dilation)):
+            raise n.refuse("a window of what ceil_mode adds alone")
+        wide = n.op("pad", x, low=(0, 0, *given.low), high=(0, 0, *given.high))
+        attrs = {**s.attrs, "low": zeros, "high": rest}
+        return n.op("avg_pool", wide, window=s.window, **attrs, count_padding=False)
     return n.op("avg_pool", x, window=s.window, **s.attrs, count_padding=padding)
 
 
@@ -167,7 +176,34 @@ def _einsum(n: Call, *xs: Operand) -> Any:
         letters = equation.replace(",", "").replace("...", "")
         once = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
         equation += "->" + "..." * ("..." in equation) + once
+    operands, made = equation.split("->")
+    given = [_diagonal(n, x, labels) for x, labels in zip(xs, operands.split(","), strict=False)]
+    if len(given) == len(xs) == operands.count(",") + 1:
+        equation = ",".join(labels for _, labels in given) + "->" + made
+        return n.op("einsum", *[x for x, _ in given], equation=equation)
     return n.op("einsum", *xs, equation=equation)
+
+
+def _diagonal(n: Call, x: Any, labels: str) -> tuple[Any, str]:
+    """x without the axes whose letter an axis before them has: of these the diagonal."""
+    while len(set(labels.replace(".", ""))) < len(labels.replace(".", "")):
+        repeated = next(c for c in labels if c != "." and labels.count(c) > 1)
+        before, _, behind = labels.partition("...")
+        rank = len(x.shape)
+        letters = [*before, *[""] * (rank - len(before) - len(behind)), *behind]
+        first, second = [a for a, c in enumerate(letters) if c == repeated][:2]
+        if len(letters) != rank or x.shape[first] != x.shape[second]:
+            raise n.wrong(f"{labels} does not fit {list(x.shape)}")
+        size = x.shape[first]
+        shapes = [(size, *[1] * (rank - a - 1)) for a in (first, second)]
+        hit = n.op("equal", *[n.op("iota", shape=s, axis=0, dtype=DType.i64) for s in shapes])
+        full = n.op(
+            "broadcast_in_dim", hit, shape=tuple(x.shape), dims=tuple(range(rank - len(hit.shape), rank))
+        )
+        x = n.op("reduce_sum", n.op("select", full, x, n.number(0, x.dtype)), axes=(second,), keepdims=False)
+        at = [k for k, c in enumerate(labels) if c == repeated][1]
+        labels = labels[:at] + labels[at + 1 :]
+    return x, labels
 
 
 @rule("LRN")
