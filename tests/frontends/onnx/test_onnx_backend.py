@@ -115,8 +115,8 @@ def test_a_shape_that_is_fed_has_a_program_for_each_value():
 
 
 def test_what_is_refused_counts_as_skipped_in_onnx_s_runner():
-    made = model([helper.make_node("Det", ["x"], ["y"])], [("x", [2, 2])], [("y", [])])
-    with pytest.raises(unittest.SkipTest, match="Det"):
+    made = model([helper.make_node("RandomNormalLike", ["x"], ["y"])], [("x", [2, 2])], [("y", [])])
+    with pytest.raises(unittest.SkipTest, match="RandomNormalLike"):
         aicf.onnx_backend.prepare(made)
     assert not aicf.onnx_backend.is_compatible(made) and aicf.onnx_backend.is_compatible(mlp()[0])
     assert aicf.onnx_backend.supports_device("CPU") and not aicf.onnx_backend.supports_device("TPU")
