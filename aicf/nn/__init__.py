@@ -34,6 +34,7 @@ from .criteria import (
     SmoothL1Loss,
     SoftMarginLoss,
 )
+from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .groups import ParamGroup
 from .layer import Layer
 from .layers import (
@@ -70,8 +71,10 @@ from .pooling import (
     MaxPool3d,
 )
 from .recurrent import GRU, LSTM, RNN
+from .resizing import PixelShuffle, PixelUnshuffle, Upsample
 from .rope_scaling import LinearScaling, Llama3Scaling
 from .shapes import Flatten, Identity
+from .transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __all__ = [
     "GELU",
@@ -104,6 +107,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CosineEmbeddingLoss",
     "CosineSimilarityLoss",
     "CrossEntropyLoss",
@@ -111,10 +117,14 @@ __all__ = [
     "Embedding",
     "Flatten",
     "GaussianNLLLoss",
+    "GroupNorm",
     "HingeEmbeddingLoss",
     "HingeLoss",
     "HuberLoss",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "KLDivLoss",
     "L1Loss",
     "Layer",
@@ -143,6 +153,8 @@ __all__ = [
     "NLLLoss",
     "Optimizer",
     "ParamGroup",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "PoissonNLLLoss",
     "RMSNorm",
     "RMSprop",
@@ -160,6 +172,7 @@ __all__ = [
     "Tanh",
     "TransformerBlock",
     "TripletMarginLoss",
+    "Upsample",
     "init",
     "schedules",
 ]

@@ -13,8 +13,18 @@ import pytest
 import aicf
 
 ROOT = Path(aicf.__file__).parents[1]
-TINY = {"resnet": ["--batch", "4", "--size", "32", "--width", "4"]}
-PARAMETERS = {"resnet": 25_557_032}  # as published
+TINY = {
+    "resnet": ["--batch", "4", "--size", "32", "--width", "4"],
+    "unet": ["--batch", "2", "--size", "8", "--width", "4", "--depth", "1"],
+    "vit": ["--batch", "4", "--width", "16", "--depth", "1"],
+    "bert": ["--batch", "2", "--width", "16", "--depth", "1"],
+}
+PARAMETERS = {
+    "resnet": 25_557_032,
+    "vit": 86_567_656,
+    "bert": 109_514_298,
+    "unet": 11_872_707,
+}  # but for the UNet's, as published
 
 
 def example(name):
