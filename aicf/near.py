@@ -86,7 +86,7 @@ NN: Mapping[str, str] = {
     **dict.fromkeys(("FrozenBatchNorm2d", "SyncBatchNorm"), "nn.BatchNorm2d(channels); frozen=True keeps its running statistics as they are"),
     "Module": "nn.Layer is the base of layers of your own, class Mine(nn.Layer): def emit(self, ctx, x): …, and nn.Model(inputs, Mine()) a model of one",
     **dict.fromkeys(("ModuleList", "ModuleDict"), "a plain list or dict in an attribute of an nn.Layer"),
-    **dict.fromkeys(("Swish", "Hardswish"), "nn.SiLU()"),
+    **dict.fromkeys(("Swish",), "nn.SiLU(); nn.Hardswish() is its piecewise form"),
     **dict.fromkeys(("MultiheadAttention", "SelfAttention"), "nn.MultiHeadAttention(size, heads): causal unless causal=False"),
     **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "nn.TransformerBlock(size, nn.MultiHeadAttention(size, heads), nn.MLP(size))"),
     **dict.fromkeys(("Dense", "LazyLinear", "FullyConnected"), "nn.Linear(in_features, out_features)"),

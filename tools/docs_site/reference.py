@@ -48,12 +48,18 @@ NN = {
          "BiasAdd", "LSTM", "GRU", "RNN", "Sequential", "Residual", "MLP", "SwiGLU", "MultiHeadAttention", "ALiBi", "RoPE", "LinearScaling", "Llama3Scaling",
          "TransformerBlock"),
     ),
+    "activations": (
+        "Activations and dropout of channels",
+        "Functions of each element, or along an axis; the commonest are among the layers. Names and arguments are PyTorch's.",
+        ("CELU", "ELU", "GLU", "SELU", "AlphaDropout", "Dropout1d", "Dropout2d", "Dropout3d", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "ReLU6", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanhshrink", "Threshold"),
+    ),
     "convolutions": (
         "Convolutions, pooling, norms of channels",
         "Layers of (N, C, …): a batch, channels, then one to three spatial axes. Names and arguments are PyTorch's; weights have its shapes and names.",
         ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d",
          "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d",
          "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d",
+         "LocalResponseNorm", "LPPool1d", "LPPool2d", "LPPool3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "CircularPad1d", "CircularPad2d", "CircularPad3d",
          "Upsample", "PixelShuffle", "PixelUnshuffle", "Flatten", "Identity"),
     ),
     "losses": ("Losses", "A loss is a 0-D value of f32.",
@@ -100,7 +106,7 @@ INTERNAL = {
     "ExecPlan",
     "Explanation",
 }  # nobody calls these: their parameters say nothing
-ORDER = ("programs", "layers", "convolutions", "losses", "optimizers", "schedules", "initialisers", "training", "distributed", "models", "tensors", "devices",
+ORDER = ("programs", "layers", "activations", "convolutions", "losses", "optimizers", "schedules", "initialisers", "training", "distributed", "models", "tensors", "devices",
          "pytorch", "jax", "onnx", "selection", "errors", "commands", "settings", "kernels")  # fmt: skip
 
 
