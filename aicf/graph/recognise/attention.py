@@ -17,7 +17,7 @@ from .masks import Masks, masks_of
 from .probe import Layouts
 from .products import crossing, factors
 from .scores import Scores, scores_of
-from .softmax import Softmax, axis_of, is_plain, softmax_behind
+from .softmax import FoundSoftmax, axis_of, is_plain, softmax_behind
 
 TYPES = frozenset({DType.f32, DType.f16, DType.bf16})
 
@@ -42,7 +42,7 @@ class Found:
     shared: Group  # atoms of q, k and v: batches and heads
     group: Group  # heads of q that share one of k and v
     rows: Group
-    softmax: Softmax
+    softmax: FoundSoftmax
     dtype: DType
     product: Op
     result: Value
@@ -133,7 +133,7 @@ class NotAttention(Exception):
 
 
 class _Match:
-    def __init__(self, flow: Flow, op: Op, side: int, softmax: Softmax, trains: bool) -> None:
+    def __init__(self, flow: Flow, op: Op, side: int, softmax: FoundSoftmax, trains: bool) -> None:
         self.flow, self.op, self.side, self.softmax, self.trains = flow, op, side, softmax, trains
         self.scores: Scores = scores_of(flow, softmax.scores)
         self.domain = Layouts(flow, {self.product.vid: fresh(self.product.shape)})

@@ -19,7 +19,7 @@ _ROWS, _LENGTH, _OTHERS = 3, 37, 2  # of what is probed
 
 
 @dataclass(frozen=True)
-class Softmax:
+class FoundSoftmax:
     """weights = softmax(scores) along some axis of the scores.
 
     ops     in order: all that is between them, the op that makes the weights the last one
@@ -42,7 +42,7 @@ def is_plain(op: Op) -> bool:
     ) and len(op.outputs) == 1
 
 
-def softmax_behind(flow: Flow, weights: Value) -> Softmax | None:
+def softmax_behind(flow: Flow, weights: Value) -> FoundSoftmax | None:
     """The softmax that makes these values, and nothing else."""
     tried: set[int] = set()
     for scores in _candidates(flow, weights):
@@ -94,7 +94,7 @@ def between(flow: Flow, start: Value, end: Value) -> tuple[Op, ...] | None:
     return tuple(found[n] for n in sorted(found))
 
 
-def _softmax_of(flow: Flow, scores: Value, weights: Value) -> Softmax | None:
+def _softmax_of(flow: Flow, scores: Value, weights: Value) -> FoundSoftmax | None:
     ops = between(flow, scores, weights)
     if not ops or any(n == 0 for n in scores.shape):
         return None
@@ -123,7 +123,7 @@ def _softmax_of(flow: Flow, scores: Value, weights: Value) -> Softmax | None:
         empty, broken = _checked(probed, sizes, others, along)
     except (Unknowable, NotASoftmax):
         return None
-    return Softmax(scores, weights, ops, empty, broken)
+    return FoundSoftmax(scores, weights, ops, empty, broken)
 
 
 def axis_of(flow: Flow, domain: Layouts, ops: tuple[Op, ...]) -> Group:
