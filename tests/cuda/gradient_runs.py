@@ -7,7 +7,7 @@ from convolution_cases import H200
 from kernel_cases import Case, assert_close, reference
 from machines.hopper_model import Machine
 
-from aicf.cuda_kernels.conv import gradients, weight_gradient
+from aicf.cuda_kernels.conv import gradients, strided_data_gradient, weight_gradient
 from aicf.cuda_kernels.gemm.split_k import divide
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
@@ -37,3 +37,14 @@ def run_weight_gradient(
         .astype(r.results[0].dtype.numpy)
     )
     assert_close(Case("", r, tolerance=tolerance), [got], reference(Case("", r), arrays))
+
+
+def run_strided_data_gradient(tiling: WgmmaTiling, r: RegionSpec, seed: int, tolerance: float = 0.0) -> None:
+    """All phases, one after the other."""
+    arrays = small_numbers(r, seed)
+    (dx,) = r.results
+    out = np.full(dx.numel, np.nan).astype(dx.dtype.numpy)
+    for phase in strided_data_gradient.phases(r):
+        launch = strided_data_gradient._launch(tiling, r, phase, H200)
+        Machine(seed).launch(launch, [a.reshape(-1) for a in arrays], [out], 1)
+    assert_close(Case("", r, tolerance=tolerance), [out.reshape(dx.shape)], reference(Case("", r), arrays))

@@ -141,7 +141,13 @@ TF32S = {
 TF32X3S = [v for v in VARIANTS if "tf32x3" in v]
 WGMMAS = [v for v in VARIANTS if ".gemm_wgmma_" in v]  # wgmma_cases.py has their cases
 CONVOLUTIONS = [v for v in VARIANTS if ".convolution_" in v]  # convolution_cases.py has theirs
-GRADIENTS = [v for v in VARIANTS if "_gradient_wgmma_" in v]  # gradient_cases.py has theirs
+GRADIENTS = [
+    v
+    for v in VARIANTS
+    if v.startswith(
+        ("cuda.weight_gradient_wgmma_", "cuda.data_gradient_wgmma_", "cuda.data_gradient_strided_wgmma_")
+    )
+]  # gradient_cases.py has theirs
 FMAS = [v for v in VARIANTS if ".gemm_fma_" in v]  # test_gemm_fma.py has theirs
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, *FMAS)]
 GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED)]

@@ -8,7 +8,7 @@ import pytest
 from clean_kernels import are_new, found_clean
 from convolution_cases import H200, SHAPES
 from gradient_cases import DATA_TILED, OTHERS, WEIGHT_TILED, data_gradient, weight_gradient
-from gradient_runs import run_weight_gradient
+from gradient_runs import run_strided_data_gradient, run_weight_gradient
 from hopper_run import run_launch
 from kernel_cases import GRADIENTS, VARIANTS, desc, fused
 from simulated import outcomes_of
@@ -17,6 +17,7 @@ from wgmma_cases import assert_refused
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.conv import data_gradient as of_data
+from aicf.cuda_kernels.conv import strided_data_gradient as of_strides
 from aicf.cuda_kernels.conv import weight_gradient as of_weights
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
@@ -24,8 +25,9 @@ from aicf.types import bf16, f16, f32
 
 SMALL = WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216))
 PINGPONG = WgmmaTiling(64, 192, 2, ping_pong=True)
-WEIGHTS, DATA = (
-    {v: VARIANTS[v] for v in GRADIENTS if f".{of}_gradient_wgmma" in v} for of in ("weight", "data")
+WEIGHTS, DATA, STRIDED = (
+    {v: VARIANTS[v] for v in GRADIENTS if v.startswith(f"cuda.{of}_wgmma")}
+    for of in ("weight_gradient", "data_gradient", "data_gradient_strided")
 )
 UNDER = {"low": (1, 1), "high": (1, 1)}
 
@@ -75,10 +77,38 @@ def test_data_gradients_refuse_with_the_value_seen(r, reason):
     assert_refused(DATA, r, reason)
 
 
+@pytest.mark.parametrize("r, reason", [
+    (data_gradient((2, 8, 8, 16), (8, 3, 3, 16), strides=(2, 2)), "dy is f32, needs f16 or bf16"),
+    (data_gradient((2, 8, 8, 16), (8, 3, 3, 8), f16, groups=2, strides=(2, 2)), "groups 2 is over 1"),
+    (data_gradient((2, 8, 8, 16), (12, 3, 3, 16), f16, strides=(2, 2)), "channels of dy 12 is not a multiple of 8"),
+    (data_gradient((2, 8, 8, 12), (8, 3, 3, 12), f16, strides=(2, 2)), "channels of w 12 is not a multiple of 8"),
+    (data_gradient((2, 8, 8, 16), (8, 3, 3, 16), f16), "greatest stride 1 is under 2"),
+    (data_gradient((2, 18, 18, 16), (8, 3, 3, 16), f16, strides=(5, 4)), "phases 20 is over 16"),
+    (data_gradient((2, 1600, 8, 16), (8, 3, 3, 16), f16, strides=(2, 1), dilation=(512, 1), low=(600, 0)), "elements from a window's first to its last 512 is over 255"),
+    (data_gradient((2, 300, 8, 16), (8, 3, 3, 16), f16, strides=(2, 1), low=(300, 0)), "padding 150 is over 127"),
+    (data_gradient((2, 2, 8, 16), (8, 3, 3, 16), f16, strides=(2, 2)), "least extent 0 is under 1"),
+])  # fmt: skip
+def test_data_gradients_of_strides_refuse_with_the_value_seen(r, reason):
+    assert_refused(STRIDED, r, reason)
+
+
+def test_phases_are_a_partition_and_multiply_nothing_twice():
+    for x, w, attrs in SHAPES.values():
+        r = data_gradient(x, w, f16, **attrs)
+        phases = of_strides.phases(r)
+        assert sum(p.y.elements * p.x.elements for p in phases) == r.results[0].numel // x[0] // x[-1]
+        assert sum(p.taps for p in phases) <= r.operands[1].numel // w[0] // w[-1]
+
+
 def test_hopper_s_are_chosen_where_they_can_be():
     x, w = (32, 28, 28, 128), (128, 3, 3, 128)
-    for make, kernels in ((weight_gradient, WEIGHTS), (data_gradient, DATA)):
-        r = make(x, w, bf16, **UNDER)
+    of = (
+        (weight_gradient, WEIGHTS, {}),
+        (data_gradient, DATA, {}),
+        (data_gradient, STRIDED, {"strides": (2, 2)}),
+    )
+    for make, kernels, strides in of:
+        r = make(x, w, bf16, **UNDER, **strides)
         us = {
             v: kernel.cost(r, H200).us for v, kernel in kernels.items() if kernel.supported(r, H200) is None
         }
@@ -121,10 +151,36 @@ def test_every_number_of_a_data_gradient_goes_where_it_belongs(name, make, dtype
     run_launch(of_data._launch(tiling, r, H200), r, random.randrange(2**32), 1, tolerance=rounding)
 
 
+LEAPING = {
+    **{name: case for name, case in SHAPES.items() if name not in STRAIGHT},
+    "apart": (
+        (2, 11, 12, 16),
+        (8, 3, 3, 16),
+        {"strides": (2, 3), "dilation": (3, 2), "low": (2, 1), "high": (2, 3)},
+    ),
+    "1x1": ((2, 9, 7, 64), (72, 1, 1, 64), {"strides": (2, 3)}),
+    "even": ((2, 10, 10, 24), (16, 4, 4, 24), {"strides": (2, 2), "low": (1, 1), "high": (1, 1)}),
+}
+
+
+@pytest.mark.sample(1, pool="on the model", always=lambda name, dtype: False)
+@pytest.mark.spec("D13", "F2")
+@pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
+@pytest.mark.parametrize("name", LEAPING)
+def test_every_number_of_a_data_gradient_of_strides_goes_where_it_belongs(name, dtype):
+    """Phases that no place of the kernel reaches are zeros."""
+    x, w, attrs = LEAPING[name]
+    r = data_gradient(x, (8 * -(-w[0] // 8), *w[1:]), dtype, **attrs)
+    tiling, rounding = random.choice((SMALL, PINGPONG)), 2**-8 if dtype is bf16 else 0.0
+    run_strided_data_gradient(tiling, r, random.randrange(2**32), rounding)
+
+
 def launches_of(variant):
     make, t = weight_gradient if variant in WEIGHTS else data_gradient, random.Random(variant)
-    r = make((8, 56, 56, 64), (72, 3, 3, 64), t.choice((f16, bf16)), **UNDER)
-    return r, VARIANTS[variant].build(r, H200)
+    strides = {"strides": (2, 2)} if variant in STRIDED else {}
+    r = make((8, 56, 56, 64), (72, 3, 3, 64), t.choice((f16, bf16)), **UNDER, **strides)
+    launches = VARIANTS[variant].build(r, H200)
+    return r, launches[:1] if variant in STRIDED else launches  # a kernel for all phases
 
 
 def is_new(variant):
@@ -137,8 +193,8 @@ def is_new(variant):
 @pytest.mark.parametrize("variant", GRADIENTS)
 def test_compiles_without_spills_or_serialized_products(variant):
     r, (product, *others) = launches_of(variant)
-    tilings = of_weights.OF_WEIGHTS if variant in WEIGHTS else of_data.OF_DATA
-    (tiling,) = (t for t in tilings if f"_{t}.v" in variant)
+    tilings = {*of_weights.OF_WEIGHTS, *of_data.OF_DATA, *of_strides.OF_STRIDES}
+    (tiling,) = (t for t in tilings if f"_wgmma_{t}.v" in variant)
     assert_clean(tiling, engine.compile_launch(product, r, H200.target))
     assert ".im2col." in engine.ptx_of(product, r, H200.target)
     for launch in others:

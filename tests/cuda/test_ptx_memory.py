@@ -54,6 +54,7 @@ AMPERE: Instructions = {
     "st.shared.v4.f32": (ptx.store_shared(), lambda f: lambda a, m, x: f(a, x, x, x, x)),
     "ld.shared.u32": (ptx.load_shared_word(), lambda f: lambda a, m, x: int32(f(a))),
     "ld.shared.b16": (ptx.load_shared_pair(), lambda f: lambda a, m, x: int32(f(a, a))),
+    "@inside st.global.v4.b32": (ptx.copy_run_below(), lambda f: lambda a, m, x: f(m, a, x, x)),
     "@inside st.global.b32": (ptx.store_pair_below(), lambda f: lambda a, m, x: f(m, a, x, x)),
     "@inside st.global.b16": (ptx.store_half_below(), lambda f: lambda a, m, x: f(m, a, x, x)),
     "st.shared.u32": (ptx.store_shared_word(), lambda f: lambda a, m, x: f(a, a)),

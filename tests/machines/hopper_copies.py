@@ -124,6 +124,19 @@ class Copies:
 
         return store
 
+    def copy_run_below(self) -> Any:
+        """Of halves."""
+
+        def copy(address: np.ndarray, source: int, place: int, limit: int) -> None:
+            assert source % 16 == 0
+            block = self.current.block
+            if 0 <= place < limit:
+                assert address.ctypes.data % 16 == 0, f"an illegal instruction: {address.ctypes.data}"
+                assert len(address) >= 8, f"written behind the results: {len(address)} {place} {limit}"
+                address[:8] = block.shared[block.at(source + 2 * np.arange(8))]
+
+        return copy
+
     def store_half_below(self) -> Any:
         def store(address: np.ndarray, word: tuple, place: int, limit: int) -> None:
             if 0 <= place < limit:

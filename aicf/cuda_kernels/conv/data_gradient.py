@@ -95,7 +95,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Laun
         maps += gemm_wgmma.result_boxes(region, sources)
     # places of the kernel in reverse
     last, across = prod(windows_in(region).window) - 1, windows_in(region).window[-1]
-    numbers = padded_k(region), *geometry_in(region), last, -1, -across
+    numbers = padded_k(region), *geometry_in(region), last, -1, -across, 0
     sizes = (m, n, *(Num(number, i32) for number in numbers))
     tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
     body = wgmma(

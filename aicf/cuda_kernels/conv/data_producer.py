@@ -1,7 +1,8 @@
 """The producer of a convolution's data gradient on Hopper: as `producer` of producer.py over dy, but that b is the kernel as it lies in memory.
 
 Its transpose is N-major: 64 channels of x at a time, of 64 channels of y at one place. Which place, goes back as windows go on: a K-tile's
-is `base` and so many steps along x and along y. Of strides a launch has those places only that reach its elements of x.
+is `base` and so many steps along x and along y. Of strides a launch has those places only that reach its elements
+of x; where none does, one K-tile behind the last channel, which is zeros.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from ..hopper.units import ATOM, SWIZZLE_BYTES
 from ..ptx import expect, load_box, load_windows, wait_phase
 from .producer import Geometry
 
-PLACES = (
-    3  # numbers behind a Geometry: the first window's place in the kernel, and steps from it along x and y
-)
+# Numbers behind a Geometry: the first window's place in the kernel, steps from it along x and along y, the first K-tile of channels.
+PLACES = 4
 
 
 def columns_of_kernel(tile_n: int) -> Any:
@@ -49,7 +49,12 @@ def data_producer(tiling: WgmmaTiling, epilogue: Epilogue, stages: int) -> Any:
         width, height = uint32(sizes[at]), uint32(sizes[at + 1])
         first_x, first_y, places_x = sizes[at + 4], sizes[at + 5], uint32(sizes[at + 6])
         apart_x, apart_y, chunks = sizes[at + 7], sizes[at + 8], uint32(sizes[at + 9])
-        origin, back_x, back_y = sizes[behind], sizes[behind + 1], sizes[behind + 2]
+        origin, back_x, back_y, chunk0 = (
+            sizes[behind],
+            sizes[behind + 1],
+            sizes[behind + 2],
+            uint32(sizes[behind + 3]),
+        )
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         plan = make_plan(walk, sizes)
         work_tile, apart, end = plan[0], plan[1], plan[2]
@@ -61,7 +66,7 @@ def data_producer(tiling: WgmmaTiling, epilogue: Epilogue, stages: int) -> Any:
             image = uint32(line // height)
             x = int32(int32(window - line * width) * sizes[at + 2] + first_x)
             y = int32(int32(line - image * height) * sizes[at + 3] + first_y)
-            place_x, place_y, chunk = uint32(0), uint32(0), uint32(0)
+            place_x, place_y, chunk = uint32(0), uint32(0), chunk0
             for _ in range(int32(count)):
                 ready = uint32(full + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
@@ -75,7 +80,7 @@ def data_producer(tiling: WgmmaTiling, epilogue: Epilogue, stages: int) -> Any:
                 stage, phase = advance(stage, phase)
                 chunk = uint32(chunk + uint32(1))
                 if chunk == chunks:
-                    chunk, place_x = uint32(0), uint32(place_x + uint32(1))
+                    chunk, place_x = chunk0, uint32(place_x + uint32(1))
                     if place_x == places_x:
                         place_x, place_y = uint32(0), uint32(place_y + uint32(1))
             work_tile = uint32(work_tile + apart)

@@ -60,6 +60,7 @@ def wgmma(
     register_operand: str = "",
     lines: bool = False,
     producing: Any = None,
+    resulting: Any = None,
     name: str = "gemm_wgmma",
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
@@ -74,6 +75,7 @@ def wgmma(
                         sources, likewise; of the results of narrow tiles, and of their b if it is K-major; then of a's last tile,
                         if it is K-major, and of b's
     producing           a producer of another family's, in the place of this one's
+    resulting           what results are made by, likewise
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results; or how many tiles of a row are narrow, if the tiling has such
     """
@@ -88,7 +90,9 @@ def wgmma(
     each, columns_of = coords_of(epilogue).each, counter_of(tiling)
     produce = producing or producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
     mainloop = mainloop_of(tiling, epilogue, a_k_major, b_k_major, staged, bool(register_operand))
-    if register_operand:
+    if resulting:
+        results = resulting
+    elif register_operand:
         results = rs_results(tiling, epilogue, register_operand == "b")
     else:
         results = results_of(tiling, epilogue, staged, tma_sources, lines)

@@ -168,10 +168,11 @@ def cost(
     if tiling.stream:
         together += FIXUP_US + OUT_OF_STEP * (most % 1.0) * loop
     useful = p.flops / speed / device.sms
-    nbytes = region.nbytes if leaving is None else gemm_split.operand_bytes(p) + leaving.nbytes
+    given = operand_bytes or gemm_split.operand_bytes(p)
+    nbytes = region.nbytes if leaving is None else given + leaving.nbytes
     if split is not None:
         through, total = gemm_split.sum_cost(region, p, split.number, device)
-        nbytes = (operand_bytes or gemm_split.operand_bytes(p)) + through
+        nbytes = given + through
     reached = MEMORY
     if tiling.n == ATOM and tiling.blocks > 1 and n >= m:
         reached *= SHORT_ROWS

@@ -44,7 +44,7 @@ from .copy import (
     store_units,
     wait_copies,
 )
-from .lines import line_offset, load_shared_pair, store_half_below, store_pair_below
+from .lines import copy_run_below, line_offset, load_shared_pair, store_half_below, store_pair_below
 from .math import (
     add_half2,
     approximate,
@@ -139,6 +139,7 @@ __all__ = [
     "commit_products",
     "commit_stores",
     "copy_async",
+    "copy_run_below",
     "describe",
     "elect",
     "expect",

@@ -69,3 +69,14 @@ def store_half_below() -> Any:
         "@inside st.global.b16 [$0], low;\n}"
     )
     return instruction(text, types.uint64, types.uint32, types.int32, types.int32)
+
+
+@deferred
+def copy_run_below() -> Any:
+    """`copy(address, source, place, limit)`: 16 bytes of shared memory to global memory, both at multiples of as many, if the place is neither
+    negative nor at the limit or over it. `ld.shared.v4`, `st.global.v4`."""
+    text = (
+        "{\n.reg .pred inside;\n.reg .b32 a, b, c, d;\nsetp.lt.u32 inside, $2, $3;\n"
+        "ld.shared.v4.b32 {a, b, c, d}, [$1];\n@inside st.global.v4.b32 [$0], {a, b, c, d};\n}"
+    )
+    return instruction(text, types.uint64, types.uint32, types.int32, types.int32)
