@@ -12,6 +12,7 @@ from aicf.rows import RegionSpec
 from aicf.types import DType, bf16, f16, f32
 
 WEIGHT_TILED, DATA_TILED = "cuda.weight_gradient_tiled.v1", "cuda.data_gradient_tiled.v1"
+WEIGHT_COLUMNS, DATA_TURNED = "cuda.weight_gradient_columns.v1", "cuda.data_gradient_turned.v1"
 STEPS = "strides", "dilation", "low", "high", "input_dilation"
 
 # what no kernel on tensor cores takes: groups, three axes, channels of any number, spread operands
@@ -53,6 +54,15 @@ def tiled_cases(dtype: DType, tolerance: float) -> list[Case]:
         cases.append(Case(WEIGHT_TILED, weight_gradient(x, w, dtype, **attrs), tolerance))
         cases.append(Case(DATA_TILED, data_gradient(x, w, dtype, **attrs), tolerance))
     return cases
+
+
+def chain_cases(dtype: DType, tolerance: float) -> list[Case]:
+    """Both gradients by kernels that are there already, of what these take."""
+    cases = []
+    for x, w, attrs in (*OTHERS.values(), *SHAPES.values(), *LARGE.values()):
+        cases.append(Case(WEIGHT_COLUMNS, weight_gradient(x, w, dtype, **attrs), tolerance))
+        cases.append(Case(DATA_TURNED, data_gradient(x, w, dtype, **attrs), tolerance))
+    return [c for c in cases if VARIANTS[c.variant].supported(c.region, H200) is None]
 
 
 # More tiles than multiprocessors, longer and shorter rows of windows than a K-tile; ResNet-50's own

@@ -422,6 +422,10 @@ FIRST = [
     *(Case("cuda.data_gradient_tiled.v1", region("convolution_data_gradient_channels_last", desc((2, 10, 9, 20), t),
                                                  desc((20, 3, 3, 35), t), sizes=(20, 9), strides=(2, 1), low=(1, 1), high=(1, 1), groups=2), e)
       for t, e in ((f32, 2e-5), *HALVES.items())),
+    Case("cuda.weight_gradient_columns.v1", region("convolution_weight_gradient_channels_last", (2, 20, 9, 12), (2, 10, 9, 70),
+                                                   kernel=(3, 3), strides=(2, 1), low=(1, 1), high=(1, 1)), 2e-5),
+    Case("cuda.data_gradient_turned.v1", region("convolution_data_gradient_channels_last", (2, 10, 9, 20), (20, 3, 3, 35),
+                                                sizes=(20, 9), strides=(2, 1), low=(1, 1), high=(1, 1)), 2e-5),
     Case("cuda.fill.v1", region("fill", shape=(30, 40), value=1.5, dtype=f32.id)),
     Case("cuda.reshape.v1", region("reshape", (30, 40), shape=(1200,))),
     Case("cuda.copy_strided.v1", region("copy", desc((30, 40), stride=(50, 1)))),

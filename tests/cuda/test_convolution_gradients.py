@@ -7,7 +7,15 @@ import random
 import pytest
 from clean_kernels import are_new, found_clean
 from convolution_cases import H200, SHAPES
-from gradient_cases import DATA_TILED, OTHERS, WEIGHT_TILED, data_gradient, weight_gradient
+from gradient_cases import (
+    DATA_TILED,
+    DATA_TURNED,
+    OTHERS,
+    WEIGHT_COLUMNS,
+    WEIGHT_TILED,
+    data_gradient,
+    weight_gradient,
+)
 from gradient_runs import run_strided_data_gradient, run_weight_gradient
 from hopper_run import run_launch
 from kernel_cases import GRADIENTS, VARIANTS, desc, fused
@@ -48,6 +56,28 @@ def test_every_gradient_has_a_kernel_everywhere(name, dtype, device):
         r = make(x, w, dtype, **attrs)
         assert VARIANTS[variant].supported(r, preset(device)) is None
         assert VARIANTS[variant].cost(r, preset(device)).us > 0
+
+
+@pytest.mark.parametrize("r, reason", [
+    (weight_gradient((2, 8, 8, 16), (8, 3, 3, 8), groups=2), "groups 2 is over 1"),
+    (weight_gradient((2, 2, 8, 16), (8, 3, 3, 16)), "least extent 0 is under 1"),
+    (weight_gradient((256, 224, 224, 8), (8, 3, 3, 8)), "bytes of windows 3633610752 is over 1073741824"),
+    (data_gradient((2, 2, 8, 16), (8, 3, 3, 16)), "least extent 0 is under 1"),
+])  # fmt: skip
+def test_chains_refuse_with_the_value_seen(r, reason):
+    of = WEIGHT_COLUMNS if r.ops[0].kind.name == "convolution_weight_gradient_channels_last" else DATA_TURNED
+    assert_refused({of: VARIANTS[of]}, r, reason)
+
+
+@pytest.mark.parametrize("device", ["t4", "a100", "h200"])
+def test_chains_have_tensor_cores_and_products_where_windows_are_x_as_it_lies(device):
+    spec, x, w = preset(device), (32, 28, 28, 64), (128, 1, 1, 64)
+    assert (
+        len(VARIANTS[WEIGHT_COLUMNS].build(weight_gradient(x, w, f32), spec)) <= 2
+    )  # a product, and maybe the sum of its splits
+    r = data_gradient((32, 28, 28, 64), (128, 3, 3, 64), f16, **UNDER)
+    turned, others = VARIANTS[DATA_TURNED].cost(r, spec).us, VARIANTS[DATA_TILED].cost(r, spec).us
+    assert turned < others
 
 
 @pytest.mark.parametrize("r, reason", [

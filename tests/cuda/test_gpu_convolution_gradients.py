@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gradient_cases import hopper_cases, tiled_cases
+from gradient_cases import chain_cases, hopper_cases, tiled_cases
 from kernel_cases import GRADIENTS, HALVES, assert_close, operands_for, reference
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 
@@ -41,4 +41,14 @@ def test_weight_gradients_have_the_same_bits_in_every_run(gpu):  # noqa: F811
     ids=str,
 )
 def test_gradients_by_f32_arithmetic(gpu, case):  # noqa: F811
+    check(gpu, case)
+
+
+@pytest.mark.spec("D13")
+@pytest.mark.parametrize(
+    "case",
+    [*chain_cases(f32, 2e-5), *chain_cases(f16, HALVES[f16])[::2], *chain_cases(bf16, HALVES[bf16])[1::2]],
+    ids=str,
+)
+def test_gradients_by_other_kernels(gpu, case):  # noqa: F811
     check(gpu, case)

@@ -121,7 +121,7 @@ def chain_of(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
         if c.whole:
             at, matrix = x_at, _aligned(replace(some.x, shape=shape), c.x, first)
         else:
-            matrix = _rows(shape, pitch(c), c.x.dtype)
+            matrix = rows_of(shape, pitch(c), c.x.dtype)
             room = at = room or chain.reserve(chains.dense((some.rows, pitch(c)), c.x.dtype))
             chain.launch(columns_launch(some, x_at, at), columns_cost(some, device))
         product, ins, outs = _product(region, c, matrix, at, first, count)
@@ -129,7 +129,7 @@ def chain_of(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
     return chain
 
 
-def _rows(shape: Sequence[int], pitch: int, dtype: DType) -> TensorDesc:
+def rows_of(shape: Sequence[int], pitch: int, dtype: DType) -> TensorDesc:
     strides, step = [1], pitch
     for extent in reversed(shape[1:-1]):
         strides.append(step)

@@ -162,7 +162,8 @@ def _of_weight(region: RegionSpec) -> GroupGemm:
 def _splits(region: RegionSpec, device: DeviceSpec) -> tuple[int, int]:
     """How many splits of k, and k of each: enough to fill the device."""
     p, product = problem_of(region), _of_weight(region)
-    wanted = max(1, min(MOST_SPLITS, device.sms * BLOCKS_PER_SM // max(1, p.groups * product.tiles)))
+    most = 1 if region.strict else MOST_SPLITS  # strict takes one sum
+    wanted = max(1, min(most, device.sms * BLOCKS_PER_SM // max(1, p.groups * product.tiles)))
     each = max(LEAST_STEPS, cdiv(cdiv(product.k, STEP), wanted)) * STEP
     return max(1, cdiv(product.k, each)), each
 
