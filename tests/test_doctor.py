@@ -1,5 +1,6 @@
 """The doctor: what it says of this machine, of a machine without a toolkit, and of each kind of broken one."""
 
+import functools
 import io
 import json
 import re
@@ -54,19 +55,28 @@ def printed(device=None) -> str:
 # --- this machine -------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def probed(monkeypatch):
+    """Each probe of this machine, which takes seconds in a process of its own, is asked once."""
+    monkeypatch.setattr(doctor, "probe", PROBED)
+
+
+PROBED = functools.cache(doctor.probe)
+
+
 def has_gpu() -> bool:
     return bool(doctor.find_driver().gpus)
 
 
 @pytest.mark.spec("F1")
-def test_this_machine_works(capsys):
+def test_this_machine_works(capsys, probed):
     assert doctor.run(as_json=True) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["cpu"] and report["exit_code"] == 0
     assert report["cuda"] == has_gpu()
 
 
-def test_asking_for_cuda_needs_a_gpu():
+def test_asking_for_cuda_needs_a_gpu(probed):
     if has_gpu():
         pytest.skip("this machine has a GPU")
     assert doctor.run("cuda") == 1
@@ -80,7 +90,7 @@ def test_a_kernel_runs_on_the_gpu():
     assert row("cuda", "launch").status == "ok"
 
 
-def test_the_cpu_device_asks_nothing_of_cuda():
+def test_the_cpu_device_asks_nothing_of_cuda(probed):
     names = {check.name for check in doctor.diagnose("cpu")}
     assert "driver" not in names and "compile" not in names
     assert doctor.run("cpu") == 0

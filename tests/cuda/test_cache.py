@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from cache_support import ADD, TARGET, finish, key_of, launch_of, start
+from helper_calls import build, build_nothing, wrote
 from kernel_cases import FIRST, VARIANTS, region
 
 import aicf
@@ -242,14 +243,6 @@ def test_a_second_process_trains_without_numba(folder):
 KERNELS = [(c.variant, c.region, VARIANTS[c.variant].build(c.region, H200)) for c in FIRST[:4]]
 
 
-def build(kernel_id: str, r: Any) -> list[Launch]:
-    return VARIANTS[kernel_id].build(r, H200)
-
-
-def build_nothing(kernel_id: str, r: Any) -> list[Launch]:
-    raise LookupError(kernel_id)
-
-
 def wait_for(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 100
     while not done():
@@ -358,12 +351,6 @@ def test_what_the_background_can_not_build_or_has_no_cores_for_is_left_for_later
     for kernel_id, r, (launch,) in KERNELS:
         assert engine.compile_launch(launch, r, TARGET, kernel_id).cubin == FAKE.cubin
     assert len(compiled) == len(KERNELS) and engine._UNDERWAY == {}
-
-
-def wrote(path: str, name: str) -> str:
-    with open(path, "a") as file:
-        file.write(name)
-    return name
 
 
 def test_calls_of_most_weight_are_done_first_and_idle_helpers_end(tmp_path, monkeypatch):

@@ -149,7 +149,7 @@ def run_between_guards(
     ins = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
     memory = np.full(out.numel + 2 * guard, np.nan).astype(out.dtype.numpy)
     first = guard + shift
-    model, launch = machine(seed), gemm_wgmma._launch(t, r, H200)
+    model, launch = machine(seed), gemm_wgmma.launch(t, r, H200)
     model.launch(launch, [x.ravel() for x in ins], [memory[first:]], t.cluster)
     got = memory[first : first + out.numel].reshape(out.shape)
     assert_close(Case("", r, tolerance=HALVES[out.dtype]), [got], reference(Case("", r), ins))
@@ -245,7 +245,7 @@ LOGITS = [(t, bf16, "plain") for t in TILINGS if str(t) in ("128x128_pingpong", 
 
 def is_new(t: WgmmaTiling, dtype: DType, then: str) -> bool:
     r = EPILOGUES[then](1000, 1001, 1000, dtype)
-    return wgmma_cost.staged(t, r) > 0 and are_new([gemm_wgmma._launch(t, r, H200)], r, H200.target)
+    return wgmma_cost.staged(t, r) > 0 and are_new([gemm_wgmma.launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")

@@ -57,7 +57,7 @@ def run_with_sums(t: WgmmaTiling, r: RegionSpec, seed: int = 0, machine: type[Ma
     arrays = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
     lines = -(-m // t.rows) * WARPS
     outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
-    launch = gemm_wgmma._launch(t, r, H200)
+    launch = gemm_wgmma.launch(t, r, H200)
     launch = dataclasses.replace(launch, args=in_place_of_the_workspace(launch.args, Out(len(outs))))
     written = np.full(lines * n, np.nan, np.float32)
     machine(seed).launch(launch, [a.ravel() for a in arrays], [*outs, written], t.cluster)
