@@ -86,6 +86,8 @@ FRONTENDS = {  # page -> its title, folder under aicf/frontends, {public name: n
     "jax": ("JAX", "jax", {"aicf.jax.jit": "jit", "aicf.jax.Jitted": "Jitted", "aicf.jax.report": "report",
                            "aicf.jax.JaxReport": "JaxReport"}),
     "onnx": ("ONNX", "onnx", {"aicf.from_onnx": "from_onnx", "aicf.onnx_backend": "OnnxBackend"}),
+    "stablehlo": ("StableHLO", "stablehlo", {"aicf.frontends.stablehlo.read": "read", "aicf.frontends.stablehlo.run_module": "run_module",
+                                             "aicf.frontends.stablehlo.infer_op": "infer_op"}),
 }  # fmt: skip
 ELSEWHERE = {
     "AicfError",
@@ -107,7 +109,7 @@ INTERNAL = {
     "Explanation",
 }  # nobody calls these: their parameters say nothing
 ORDER = ("programs", "layers", "activations", "convolutions", "losses", "optimizers", "schedules", "initialisers", "training", "distributed", "models", "tensors", "devices",
-         "pytorch", "jax", "onnx", "selection", "errors", "commands", "settings", "kernels")  # fmt: skip
+         "pytorch", "jax", "onnx", "stablehlo", "selection", "errors", "commands", "settings", "kernels")  # fmt: skip
 
 
 def pages() -> Iterator[tuple[str, str]]:

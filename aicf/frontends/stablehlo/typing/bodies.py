@@ -1,7 +1,7 @@
 """Bodies of ops, read from MLIR text: arguments, what they return, and each op in them, which is typed in its turn.
 
-MLIR's generic form is read whole. Of the short forms those of elementwise ops, comparisons, constants and what has its attributes as
-`name = value` are; another one is refused by its name.
+MLIR's generic form is read whole. Of the short forms those of elementwise ops, comparisons, constants, slices, products and what has its
+attributes as `name = value` are; of another one the types are taken as they are written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from .values import ArrayAttribute, Attribute, Case, Plain
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _LABEL = re.compile(r"\^[\w$.-]*")
 _OPNAME = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$-]*)+")
+_PART = re.compile(r"\s*(\d+)\s*:\s*(\d+)(?:\s*:\s*(\d+))?\s*")
 _SHORT_NAMES = {
+    "pad": {"low": "edge_padding_low", "high": "edge_padding_high", "interior": "interior_padding"},
     "concatenate": {"dim": "dimension"}, "broadcast_in_dim": {"dims": "broadcast_dimensions"}, "transpose": {"dims": "permutation"},
     "reverse": {"dims": "dimensions"}, "iota": {"dim": "iota_dimension"}, "dynamic_slice": {"sizes": "slice_sizes"},
     "get_dimension_size": {"dim": "dimension"}, "set_dimension_size": {"dim": "dimension"}, "broadcast": {"sizes": "broadcast_sizes"},
@@ -28,6 +30,10 @@ MAX_OPS = 100_000
 Check = Callable[
     [str, Sequence[Type], Mapping[str, Attribute], Sequence[Type], "Sequence[TypedBody | None]"], None
 ]
+
+
+class UnreadForm(Malformed):
+    """A short form whose attributes are not read."""
 
 
 @dataclass
@@ -121,11 +127,17 @@ class _BodyReader:
         if quoted is not None:
             name, operands, attributes, bodies, types, results = quoted.group(1), *self._generic(values)
         else:
-            found = s.match(_OPNAME) or s.match(re.compile("return"))
+            found = s.match(_OPNAME) or s.match(re.compile("return|call"))
             if found is None:
                 raise s.wrong("an op")
-            name = found.group()
-            operands, attributes, bodies, types, results = self._short(name, values)
+            name, start = found.group(), s.pos
+            try:
+                operands, attributes, bodies, types, results = self._short(name, values)
+            except UnreadForm:
+                s.pos = start
+                operands, attributes, bodies, types = [], {}, [], []
+                results = self._written(name, sum(count for _, count in made))
+                name = ""  # it is not looked at
         self._location()
         for operand, type in zip(operands, types):
             self._use(values, operand, type)
@@ -140,7 +152,8 @@ class _BodyReader:
             raise Malformed(
                 f"{name} has {len(results)} results, and {sum(count for _, count in made)} names for them"
             )
-        self.check(name, types, attributes, results, bodies)
+        if name:
+            self.check(name, types, attributes, results, bodies)
         place = 0
         for label, count in made:
             for n in range(count):
@@ -194,7 +207,7 @@ class _BodyReader:
             attributes["value"] = value
             kind = getattr(value, "type", None)
             if not isinstance(kind, RankedTensor):
-                raise Malformed("a constant without elements")
+                raise UnreadForm("a constant whose elements are not read")
             return [], attributes, [], [], [kind]
         operands: list[str] = []
         while not s.take(":"):
@@ -209,10 +222,14 @@ class _BodyReader:
                 attributes["compare_type" if kind_ == "comparison_type" else kind_] = Case(
                     kind_, found.group()
                 )
+            elif short == "slice" and s.sees("["):
+                attributes.update(self._range())
+            elif short == "dot_general" and s.match(re.compile(r"batching_dims\s*=|contracting_dims\s*=")):
+                raise UnreadForm("dot_general")
             elif (found := s.match(re.compile(r"([a-z_]+)\s*="))) is not None:
                 attributes[_SHORT_NAMES.get(short, {}).get(found.group(1), found.group(1))] = self._setting()
             else:
-                raise Malformed(f"this short form of {name} is not read; print it in MLIR's generic form")
+                raise UnreadForm(f"this short form of {name} is not read")
         if s.sees("("):
             types = self._types()
             s.expect("->")
@@ -231,6 +248,44 @@ class _BodyReader:
         if len(types) != len(operands):
             raise Malformed(f"{name} has {len(operands)} operands with {len(types)} types")
         return operands, attributes, [], types, results
+
+    def _range(self) -> dict[str, Attribute]:
+        """`[0:4, 1:8:2]`, of a slice."""
+        found = [_PART.fullmatch(part) for part in self.s.balanced()[1:-1].split(",") if part.strip()]
+        if None in found:
+            raise Malformed("a slice's range is written as start:limit or start:limit:stride")
+        rows = [[int(each or 1) for each in part.groups()] for part in found if part is not None]
+        names = ("start_indices", "limit_indices", "strides")
+        columns = list(zip(*rows)) or [(), (), ()]
+        return {name: ArrayAttribute("i64", tuple(column)) for name, column in zip(names, columns)}
+
+    def _written(self, name: str, count: int) -> list[Type]:
+        """The result types that stand behind an op whose short form is not read. It may have bodies behind them."""
+        s = self.s
+        while not s.take(":"):
+            if s.done or s.sees("}"):
+                raise Malformed(f"{name} without types")
+            if s.text[s.pos] in "([{<":
+                s.balanced()
+            elif s.match(STRING) is None:
+                s.skip(1)
+        if s.sees("("):
+            self._types()
+            s.expect("->")
+            types = self._types()
+        else:
+            types = [read_type(s)]
+            while s.take(","):
+                types.append(read_type(s))
+        if s.take("cond"):
+            s.balanced()
+            s.expect("do")
+            s.balanced()
+        if s.take("reducer"):
+            while s.sees("("):
+                s.balanced()
+            s.balanced()
+        return types if len(types) == count else types[-1:] if count == 1 else types
 
     def _setting(self) -> Attribute:
         s = self.s

@@ -34,6 +34,10 @@ class Scanner:
     def done(self) -> bool:
         return self.pos >= len(self.text)
 
+    def skip(self, count: int) -> None:
+        self.pos += count
+        self._skip()
+
     def sees(self, literal: str) -> bool:
         return self.text.startswith(literal, self.pos)
 

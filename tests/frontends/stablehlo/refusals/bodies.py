@@ -224,6 +224,7 @@ BODIES += [
     ("all_gather", "C6", {"results": ["tensor<4x4xf32>"]}),
     ("all_gather", "C6", {0: "tensor<0x3xf32>"}),
     ("all_gather", "C6", {"results": ["tensor<4x3xf32>"] * 2}),
+    ("all_gather", "C6", {"results": ["tensor<4x3xf64>"]}),
     ("all_gather", "result", {"results": None}),
     ("all_to_all", "C1", {"split_dimension": i64(2)}),
     ("all_to_all", "C2", {0: "tensor<3x3xf32>"}),

@@ -81,9 +81,13 @@ def _(
         "C6",
         f"has {len(c.results or ())} results and {len(operands)} operands",
     )
+    said = [c.said(n) for n in range(len(operands))]
+    for n, (operand, result) in enumerate(zip(operands, said)):
+        c.require(
+            result.element == operand.element, "C6", f"operand {n} is {operand}, and result {n} {result}"
+        )
     made: list[Type] = []
-    for n, operand in enumerate(operands):
-        result = c.said(n)
+    for n, (operand, result) in enumerate(zip(operands, said)):
         c.require(dim < operand.rank, "C1", f"all_gather_dim is {dim}, and operand {n} {operand}")
         size = operand.shape[dim]
         c.require(size != 0, "C6", f"operand {n} is {operand}, which has nothing along all_gather_dim")
@@ -91,17 +95,11 @@ def _(
         same = result.rank == operand.rank and all(
             fits(result.shape[axis], operand.shape[axis]) for axis in others
         )
-        c.require(
-            same and result.element == operand.element,
-            "C6",
-            f"operand {n} is {operand}, and result {n} {result}",
-        )
+        c.require(same, "C6", f"operand {n} is {operand}, and result {n} {result}")
         whole = result.shape[dim]
-        c.require(
-            size is None or whole is None or whole % size == 0,
-            "C6",
-            f"operand {n} is {operand}, and result {n} {result}",
-        )
+        if size is None or whole is None:  # as StableHLO has it, operands behind this one are not looked at
+            return list(said)
+        c.require(whole % size == 0, "C6", f"operand {n} is {operand}, and result {n} {result}")
         made.append(result)
     return made
 
