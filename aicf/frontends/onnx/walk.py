@@ -18,9 +18,10 @@ from ...types import TensorSpec
 from ..imported import Weight
 from .fold import folded, kept_known, stays_a_weight
 from .functions import NUMBERS, body_of, defined_by
-from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode, nodes_of
-from .operands import NONE, Call, Operand, Refusal, check_attributes, constant, plain
-from .reading import array_of, bad, library
+from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode
+from .loops import Inner, branch, loop, scan
+from .operands import NONE, Call, Operand, Refusal, check_attributes, constant
+from .reading import bad, library
 from .table import OnnxRule, find, without_rule
 
 MOST_BYTES = 1 << 42  # of one tensor
@@ -142,7 +143,9 @@ class OnnxWalk:
             )
         schema = _schema(node, version)
         check_attributes(node, schema)
-        if node.op == "If" and not node.domain:
+        if not node.domain and (
+            node.op in ("If", "Loop") or (node.op == "Scan" and schema.since_version >= 9)
+        ):
             return None if unknown else self._branch(node, operands, env, opsets, calls)
         found = find(node.domain, node.op, schema.since_version)
         if unknown:
@@ -230,30 +233,34 @@ class OnnxWalk:
     def _branch(
         self, node: OnnxNode, operands: Sequence[Any], env: Env, opsets: Mapping[str, int], calls: tuple[tuple[str, str], ...]
     ) -> Sequence[Operand | None] | None:  # fmt: skip
-        """The one branch of an If whose condition is known."""
-        condition = operands[0]
-        array = None if condition is None else condition.array
-        if array is None or array.size != 1:
-            raise Refusal("its condition is computed", NONE if condition is None else condition.sources)
-        name = "then_branch" if array.reshape(-1)[0] else "else_branch"
-        if len(calls) >= MOST_DEPTH:
-            raise bad(f"branches lie {MOST_DEPTH} deep in each other", where=node.where)
-        graph = plain(node.attrs[name], self.document.source, node)
-        inner: Env = dict(env)
-        for tensor in graph.initializer:
-            inner[tensor.name] = Operand(
-                array_of(tensor, self.document.source, f"initializer {tensor.name!r}")
+        """The one branch of an If whose condition is known, or a selection; a Scan or a Loop."""
+        schema = _schema(node, opsets[""])
+
+        def inner(name: str) -> Inner:
+            made = Inner(self, node, name, env, opsets, calls)
+            if node.op == "If" and len(made.outputs) != len(node.outputs):
+                raise bad(f"{name} has {len(made.outputs)} outputs, If {len(node.outputs)}", where=node.where)
+            return made
+
+        if node.op == "If":
+            condition = operands[0]
+            if condition is None:
+                raise Refusal("it has no condition")
+            if (array := condition.array) is None or array.size != 1:
+                return branch(inner("then_branch"), inner("else_branch"), condition)
+            return inner("then_branch" if array.reshape(-1)[0] else "else_branch").results([])
+        call = Call(
+            self.ctx, node, schema.since_version, schema, self.document.source, operands, self.declare
+        )
+        try:
+            made = (
+                scan(inner("body"), operands, call.attr)
+                if node.op == "Scan"
+                else loop(inner("body"), operands)
             )
-        nodes = nodes_of(graph.node, inner, f"{name} › ")
-        if len(graph.output) != len(node.outputs):
-            raise bad(f"{name} has {len(graph.output)} outputs, If {len(node.outputs)}", where=node.where)
-        before = len(self.refused)
-        self.emit(nodes, inner, opsets, (*calls, ("", f"{name} of {node.where}")))
-        if len(self.refused) > before:
-            return None
-        if missing := [info.name for info in graph.output if info.name not in inner]:
-            raise bad(f"{name} makes no {missing[0]!r}", where=node.where)
-        return [x if isinstance(x, Operand) else None for x in (inner[info.name] for info in graph.output)]
+        except (TypeInferenceError, AttrError, VerifyError) as error:
+            raise _refusal(error) from error
+        return [*made, *[None] * (len(node.outputs) - len(made))]
 
 
 def _unmade(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

@@ -1,0 +1,199 @@
+"""Scan, Loop and If: nodes with graphs in them. A Scan, and a Loop whose number of turns is known, are scans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from ...errors import AttrError, TypeInferenceError, VerifyError
+from ...ir import Value
+from ...types import DType
+from .graph import MOST_DEPTH, OnnxNode, nodes_of
+from .operands import NONE, Operand, Refusal, plain
+from .reading import array_of, bad
+
+MOST_UNROLLED = 4096  # nodes of all turns of a Loop that can be no scan, since its turns differ in shape
+Calls = tuple[tuple[str, str], ...]
+
+
+class Inner:
+    """The graph of an attribute, where its node stands."""
+
+    def __init__(
+        self, walk: Any, node: OnnxNode, name: str, env: Mapping[str, Any], opsets: Mapping[str, int], calls: Calls
+    ) -> None:  # fmt: skip
+        if len(calls) >= MOST_DEPTH:
+            raise bad(f"branches lie {MOST_DEPTH} deep in each other", where=node.where)
+        self.walk, self.node, self.name, self.env, self.opsets = walk, node, name, env, opsets
+        self.calls = (*calls, ("", f"{name} of {node.where}"))
+        self.graph = plain(node.attrs[name], walk.document.source, node)
+        self.inputs = [info.name for info in self.graph.input]
+        self.outputs = [info.name for info in self.graph.output]
+
+    def results(self, given: Sequence[Operand | None]) -> list[Operand]:
+        """What it makes of these inputs; Refusal where it can't be expressed."""
+        walk, source = self.walk, self.walk.document.source
+        inner: Any = {
+            name: copy(x) if isinstance(x, Operand) and x.value is None and not x.weight else x
+            for name, x in self.env.items()
+        }  # what is declared inside may be gone outside; weights stay
+        for tensor in self.graph.initializer:
+            inner[tensor.name] = Operand(array_of(tensor, source, f"initializer {tensor.name!r}"))
+        inner |= dict(zip(self.inputs, given))
+        nodes = nodes_of(self.graph.node, inner, f"{self.name} › ")
+        before = len(walk.refused)
+        walk.emit(nodes, inner, self.opsets, self.calls)
+        if lacking := walk.refused[before:]:
+            del walk.refused[before:]
+            kinds = sorted({f"{r.op} ({r.reason})" for r in lacking})
+            raise Refusal(
+                f"its {self.name} needs {', '.join(kinds)}",
+                frozenset[str]().union(*(r.needs for r in lacking)),
+            )
+        if missing := [name for name in self.outputs if name not in inner]:
+            raise bad(f"{self.name} makes no {missing[0]!r}", where=self.node.where)
+        made = [inner[name] for name in self.outputs]
+        if not all(isinstance(x, Operand) for x in made):
+            raise Refusal(f"its {self.name} reads what nodes before it could not make")
+        return made
+
+
+def branch(inner: Inner, other: Inner, condition: Operand) -> list[Operand]:
+    """Both branches, and a selection: what an If whose condition is computed makes."""
+    walk, ctx = inner.walk, inner.walk.ctx
+    both = [[walk.declare(x) for x in part.results([])] for part in (inner, other)]
+    if any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(*both)):
+        raise Refusal(
+            "its condition is computed, and its branches make tensors of other shapes", condition.sources
+        )
+    flag = walk.declare(condition)
+    flag = flag.reshape() if flag.rank else flag
+    return [Operand(value=ctx.select(flag, a, b), sources=condition.sources) for a, b in zip(*both)]
+
+
+def scan(inner: Inner, operands: Sequence[Operand | None], attr: Any) -> list[Operand]:
+    """A Scan of ONNX: its axes and directions are those of operands and results around a scan."""
+    walk, ctx, node = inner.walk, inner.walk.ctx, inner.node
+    count = attr("num_scan_inputs")
+    if (
+        not 0 < count <= len(operands)
+        or any(x is None for x in operands)
+        or len(inner.inputs) != len(operands)
+    ):
+        raise bad(
+            f"Scan has {len(operands)} operands, {count} of them to be scanned, and its body {len(inner.inputs)} inputs",
+            where=node.where,
+        )
+    given = [walk.declare(x) for x in operands if x is not None]
+    carry, rows = given[:-count], given[-count:]
+    axes, ways = _each(attr("scan_input_axes"), count), _each(attr("scan_input_directions"), count)
+    xs = [_turned(ctx, _first(ctx, x, axis, node), way) for x, axis, way in zip(rows, axes, ways)]
+    kept = len(carry)
+
+    def step(state: Any, x: Any) -> Any:
+        made = inner.results([Operand(value=v) for v in (*state, *x)])
+        values = [walk.declare(y) for y in made]
+        return tuple(values[:kept]), tuple(values[kept:])
+
+    end, ys = ctx.scan(step, tuple(carry), tuple(xs))
+    axes, ways = _each(attr("scan_output_axes"), len(ys)), _each(attr("scan_output_directions"), len(ys))
+    shown = [_back(ctx, _turned(ctx, y, way), axis, node) for y, axis, way in zip(ys, axes, ways)]
+    return [Operand(value=v, sources=_sources(operands)) for v in (*end, *shown)]
+
+
+def loop(inner: Inner, operands: Sequence[Operand | None]) -> list[Operand]:
+    """A Loop: its turns are counted by its first operand, and no turn may end it."""
+    most, goes_on, *state = operands
+    for x, what in ((most, "its number of turns"), (goes_on, "its condition")):
+        if x is not None and x.array is None:
+            raise Refusal(f"{what} is computed", x.sources)
+    if most is None or most.array is None:
+        raise Refusal("its number of turns is that of its condition, which turns compute")
+    turns = max(int(most.array.reshape(())), 0)
+    if goes_on is not None and goes_on.array is not None and not goes_on.array.reshape(-1)[0]:
+        turns = 0
+    mark = inner.walk.ctx.builder.mark()
+    weights = [x for x in inner.env.values() if isinstance(x, Operand) and x.weight and x.value is None]
+    try:
+        return _as_scan(inner, turns, state, operands)
+    except (TypeInferenceError, AttrError, VerifyError, Refusal):
+        if turns * max(len(inner.graph.node), 1) > MOST_UNROLLED:
+            raise
+        inner.walk.ctx.builder.rewind(mark)
+        for weight in weights:
+            weight.value = None
+    return _unrolled(inner, turns, state)
+
+
+def _as_scan(
+    inner: Inner, turns: int, state: Sequence[Operand | None], operands: Sequence[Operand | None]
+) -> list[Operand]:
+    walk, ctx = inner.walk, inner.walk.ctx
+    carry = tuple(walk.declare(x) for x in state if x is not None)
+
+    def step(values: Any, number: Value) -> Any:
+        made = inner.results(
+            [Operand(value=number), Operand(np.array(True)), *(Operand(value=v) for v in values)]
+        )
+        if made[0].array is None or not made[0].array.reshape(-1)[0]:
+            raise Refusal("a turn computes whether there is another one", made[0].sources)
+        after = [walk.declare(y) for y in made[1:]]
+        return tuple(after[: len(carry)]), tuple(after[len(carry) :])
+
+    numbers = ctx.iota(shape=(turns,), axis=0, dtype=DType.i64)
+    end, ys = ctx.scan(step, carry, numbers)
+    return [Operand(value=v, sources=_sources(operands)) for v in (*end, *ys)]
+
+
+def _unrolled(inner: Inner, turns: int, state: Sequence[Operand | None]) -> list[Operand]:
+    walk, ctx = inner.walk, inner.walk.ctx
+    current, shown = list(state), list[list[Value]]()
+    for turn in range(turns):
+        made = inner.results([Operand(np.array(turn, np.int64)), Operand(np.array(True)), *current])
+        if made[0].array is None:
+            raise Refusal("a turn computes whether there is another one", made[0].sources)
+        current = list(made[1 : 1 + len(state)])
+        shown.append([walk.declare(y) for y in made[1 + len(state) :]])
+        if not made[0].array.reshape(-1)[0]:
+            break
+    if not shown and len(inner.outputs) > 1 + len(state):
+        raise Refusal("it has no turn, and shows what turns make")
+    stacks = [
+        ctx.concatenate(*(y.reshape(1, *y.shape) for y in rows), axis=0)
+        if len(rows) > 1
+        else rows[0].reshape(1, *rows[0].shape)
+        for rows in zip(*shown)
+    ]
+    return [*(x for x in current if x is not None), *(Operand(value=v) for v in stacks)]
+
+
+def _each(given: Sequence[int] | None, count: int) -> list[int]:
+    return list(given) if given else [0] * count
+
+
+def _first(ctx: Any, x: Value, axis: int, node: OnnxNode) -> Value:
+    """The axis of the steps in front."""
+    if not -x.rank <= axis < x.rank:
+        raise bad(f"Scan: axis {axis} is not in [-{x.rank}, {x.rank})", where=node.where)
+    at = axis % x.rank
+    return x if at == 0 else ctx.transpose(x, perm=(at, *(a for a in range(x.rank) if a != at)))
+
+
+def _back(ctx: Any, y: Value, axis: int, node: OnnxNode) -> Value:
+    """The axis of the steps, which is the first one, where the node wants it."""
+    if not -y.rank <= axis < y.rank:
+        raise bad(f"Scan: axis {axis} is not in [-{y.rank}, {y.rank})", where=node.where)
+    order = list(range(1, y.rank))
+    order.insert(axis % y.rank, 0)
+    return y if axis % y.rank == 0 else ctx.transpose(y, perm=tuple(order))
+
+
+def _turned(ctx: Any, x: Value, way: int) -> Value:
+    return ctx.reverse(x, dims=(0,)) if way else x
+
+
+def _sources(operands: Sequence[Operand | None]) -> frozenset[str]:
+    return frozenset[str]().union(*(x.sources for x in operands if x is not None)) if operands else NONE
