@@ -19,7 +19,7 @@ from ..ops import record
 from ..ops.reductions import normal_axes
 from ..ops.schema import OpSchema, schema_of
 from ..types import OpKind, TensorDesc
-from .outline import ConvolutionOutline, CoreOutline, DataGradientOutline, Factor, GemmOutline
+from .outline import CodesOutline, ConvolutionOutline, CoreOutline, DataGradientOutline, Factor, GemmOutline
 from .program import CoreOp, Reduction
 from .region import RegionOp
 from .rows import OVER_ROWS, REDUCE
@@ -120,6 +120,11 @@ def _data_gradient(op: RegionOp, tensors: Tensors, places: Places, leaving: Leav
     return DataGradientOutline(op.outputs[0], dy, w, op.attrs)
 
 
+def _codes(op: RegionOp, tensors: Tensors, places: Places, leaving: Leaving) -> CodesOutline:
+    x, w = (Factor(*factor) for factor in list(zip(op.inputs, places))[:2])
+    return CodesOutline(op.outputs[0], x, w, op.attrs["bits"])
+
+
 def sums_columns(op: RegionOp, tensors: Tensors) -> bool:
     """Whether an op adds up floats along all axes but the last, and there are some: of none, sums are zeros, which no tile of a
     product is there to write."""
@@ -137,5 +142,6 @@ declare(
         "convolution_data_gradient", epilogue=True, said="the convolution's gradient", outline=_data_gradient
     )
 )
+declare(Core("gemm_codes", epilogue=True, said="the product", outline=_codes))
 declare(Core(REDUCE, prologue=0, epilogue=True, reduces=True, outline=reduction))
 declare(Core(OVER_ROWS, prologue=0, epilogue=True, reduces=True, wide=True))

@@ -212,7 +212,26 @@ class DataGradientOutline(NamedTuple):
         )  # fmt: skip
 
 
-CoreOutline = GemmOutline | ConvolutionOutline | DataGradientOutline | Reduction | CoreOp
+class CodesOutline(NamedTuple):
+    """A product with b as rows of codes along k, of `bits` each, and their scales: what these make of it is the kernel's own."""
+
+    result: int
+    x: Factor
+    w: Factor
+    bits: int
+
+    def gemm(self, tensors: Sequence[TensorDesc]) -> Gemm:
+        *batch, m, n = tensors[self.result].shape
+        assert self.x.position is not None and self.w.position is not None
+        x, w = tensors[self.x.tensor], tensors[self.w.tensor]
+        codes = 8 * w.dtype.itemsize // self.bits
+        return Gemm(
+            m, n, x.shape[-1], tuple(batch), self.x.position, self.w.position, None, self.x.steps(tensors, len(batch)),
+            (*(0 for _ in batch), 1, w.stride[0] * codes), (0,) * (len(batch) + 2), 1.0, 1.0, False, True, x.dtype, w.dtype, Precision.exact,
+        )  # fmt: skip
+
+
+CoreOutline = GemmOutline | ConvolutionOutline | DataGradientOutline | CodesOutline | Reduction | CoreOp
 
 
 class Outline(NamedTuple):
@@ -224,7 +243,7 @@ class Outline(NamedTuple):
     def program(self, region: RegionSpec) -> RegionProgram | Reject:
         tensors, core = region.tensors, self.core
         after = self.after.map(tensors)
-        if not isinstance(core, GemmOutline | ConvolutionOutline | DataGradientOutline):
+        if not isinstance(core, GemmOutline | ConvolutionOutline | DataGradientOutline | CodesOutline):
             before = self.before.map(tensors) if self.before else None
             split = self.after.factors or (self.before and self.before.factors)
             if core is None or not split:

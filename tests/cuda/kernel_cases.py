@@ -36,9 +36,11 @@ from aicf.types import (
     f8e5m2,
     f16,
     f32,
+    i8,
     i32,
     i64,
     row_major,
+    u8,
 )
 
 VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
@@ -362,6 +364,8 @@ FIRST = [
     Case("cuda.gemv_simt.v1", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
                                    dtype=f16), tolerance=2e-3),
     Case("cuda.gemv_warps.v1", gemm(3, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True)),
+    Case("cuda.gemv_codes.v1", region("gemm_codes", desc((12, 256), bf16), desc((200, 128), u8), desc((200, 2)), bits=4), 2e-2),
+    Case("cuda.gemv_codes.v1", region("gemm_codes", desc((3, 144), f16), desc((40, 144), i8), desc((40, 1)), bits=8), 2e-2),
     Case("cuda.gemv_mma.v1", gemm(12, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), 2e-3),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, precision=Precision.tf32), e)
       for v, e in TF32S.items()),

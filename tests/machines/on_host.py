@@ -167,7 +167,14 @@ def _greater(x: float, y: float) -> float:
     return float(np.maximum(np.float32(x), np.float32(y)))
 
 
-_INT, _REAL = ctypes.c_int32, ctypes.c_float
+def _fma2(dtype: Any, x: int, y: int, z: int) -> int:
+    """fma.rn.f16x2 and bf16x2."""
+    a, b, c = (np.array([v], np.uint32).view(dtype).astype(np.float64) for v in (x, y, z))
+    with np.errstate(all="ignore"):
+        return int((a * b + c).astype(np.float32).astype(dtype).view(np.uint32)[0])
+
+
+_INT, _REAL, _WORD = ctypes.c_int32, ctypes.c_float, ctypes.c_uint32
 # By name: the instruction, its signature in LLVM, what does it
 _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
     "mapa": ("mapa.shared::cluster.u32 ", "i32 @{}(i32, i32)", ctypes.CFUNCTYPE(_INT, ctypes.c_uint32, _INT), _map_to),
@@ -182,6 +189,8 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
               functools.partial(_pair_of, f16.numpy)),
     "bf16x2": ("cvt.rn.bf16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
                functools.partial(_pair_of, bf16.numpy)),
+    "fma_f16x2": ("fma.rn.f16x2 ", "i32 @{}(i32, i32, i32)", ctypes.CFUNCTYPE(*4 * [_WORD]), functools.partial(_fma2, f16.numpy)),
+    "fma_bf16x2": ("fma.rn.bf16x2 ", "i32 @{}(i32, i32, i32)", ctypes.CFUNCTYPE(*4 * [_WORD]), functools.partial(_fma2, bf16.numpy)),
 }  # fmt: skip
 _MEETS = "arrive", "wait"
 ALONE = tuple(

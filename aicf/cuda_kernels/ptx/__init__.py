@@ -31,6 +31,7 @@ from .barrier import (
     sync_threads,
     wait_phase,
 )
+from .codes import multiply_codes
 from .copy import (
     Place,
     commit_copies,
@@ -171,6 +172,7 @@ __all__ = [
     "load_windows",
     "load_words",
     "multicast_box",
+    "multiply_codes",
     "multiply_fragments",
     "multiply_k_tiles",
     "multiply_quad",
