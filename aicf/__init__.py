@@ -24,6 +24,7 @@ from .graph.emit.policy import LossScale, Policy
 from .graph.over import explain_over
 from .graph.run.plan import ExecPlan
 from .graph.run.program import Program
+from .models.quantized import quantize
 from .ops.schema import schema_of, schemas
 from .registry.registry import KernelRegistry, OpKey
 from .registry.select import Selection, select
@@ -105,6 +106,7 @@ __all__ = [
     "nn",
     "onnx_backend",
     "op_call",
+    "quantize",
     "runtime",
     "save",
     "schema_of",

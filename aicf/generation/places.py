@@ -71,6 +71,8 @@ class PlaceFlow:
         schema = schema_of(op.kind)
         if op.kind == "gemm":
             made = self._product(op, states)
+        elif op.kind == "gemm_codes":
+            made = self._codes(op, states[0])
         elif schema.is_map:
             made = self._map(op, schema)
         elif schema.expand_fn is not None:
@@ -175,6 +177,12 @@ class PlaceFlow:
         if bias >= 0 and bias_kind(self.values[bias].shape[0], *result.shape[-2:]) == BIAS_PER_M:
             self._refuse(op, "adds what differs from row to row")
         return made
+
+    def _codes(self, op: Op, state: Along | None) -> Along:
+        """Rows of x, one by one; only these differ from place to place."""
+        if state is None or state.axis == self.values[op.inputs[0]].rank - 1:
+            self._refuse(op, "joins places")
+        return state
 
     def _expanded(self, op: Op, schema: OpSchema, states: list[Along | None]) -> None:
         """An op that is made of others, by these."""

@@ -120,6 +120,7 @@ from .response_norm import LocalResponseNorm, LPPool1d, LPPool2d, LPPool3d
 from .rope_scaling import LinearScaling, Llama3Scaling
 from .shapes import Flatten, Identity
 from .transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from .weight_only import WeightOnlyLinear
 
 __all__ = [
     "CELU",
@@ -262,6 +263,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "WeightOnlyLinear",
     "init",
     "schedules",
 ]

@@ -166,7 +166,7 @@ def example(schema: OpSchema, device: str) -> tuple[RegionSpec, Any]:
 
 
 def _example_type(types: Iterable[DType]) -> DType:
-    return min(types, key=lambda t: (t is not DType.f32, t.id))
+    return min(types, key=lambda t: (t is not DType.f32, t.is_fp8, t.id))
 
 
 def _example(schema: OpSchema) -> list[str]:

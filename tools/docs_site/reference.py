@@ -24,7 +24,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "programs": (
         "Programs",
         "A model is compiled into a program, which runs, trains, explains itself and has the weights.",
-        ("compile", "Program", "explain_for", "explain_over", "tune_for", "Policy", "LossScale", "Precision", "generate", "Generator", "load",
+        ("compile", "Program", "explain_for", "explain_over", "tune_for", "Policy", "LossScale", "Precision", "generate", "Generator", "quantize", "load",
          "save"),
     ),
     "tensors": (
@@ -44,7 +44,7 @@ NN = {
     "layers": (
         "Layers and models",
         "Each layer's docstring has the shapes of what it takes and makes. A size is a number of elements along the last axis.",
-        ("Model", "Layer", "Linear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "Dropout",
+        ("Model", "Layer", "Linear", "WeightOnlyLinear", "Embedding", "LayerNorm", "RMSNorm", "ReLU", "LeakyReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "Dropout",
          "BiasAdd", "LSTM", "GRU", "RNN", "Sequential", "Residual", "MLP", "SwiGLU", "MultiHeadAttention", "ALiBi", "RoPE", "LinearScaling", "Llama3Scaling",
          "TransformerBlock"),
     ),

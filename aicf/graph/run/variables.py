@@ -37,6 +37,11 @@ class Variable:
     check: Callable[[str, Any], Any] | None  # (name, value): raises for what it can't be
 
 
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The random numbers of a tensor: of the model's seed and its own name."""
+    return np.random.default_rng((seed, zlib.crc32(name.encode())))
+
+
 class Variables(Immovable, Mapping[str, Tensor]):
     """Named tensors. Each is made once, by the first program that declares it, from its initializer and the seed.
 
@@ -113,7 +118,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
     def _made(self, value: Value) -> Variable:
         init = self.shared.initial.get(value.name, value.init)
         assert init is not None
-        rng = np.random.default_rng((self.seed, zlib.crc32(value.name.encode())))
+        rng = stream(self.seed, value.name)
         if isinstance(init, Constant):  # in its own type at once: a KV cache may be most of the memory
             start = np.full(value.spec.shape, _converted(np.asarray(init((), rng)), value))
         else:
