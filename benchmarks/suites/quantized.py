@@ -157,6 +157,7 @@ class Weights:
             self.sets.append(
                 (x, codes, scale, torch.empty(p.m, p.n, device=lab.device, dtype=torch.bfloat16))
             )
+        self.kept: list[Any] = []  # what captured launches point at
         self.stored = [self._packed(codes) for _, codes, _, _ in self.sets]
 
     def _packed(self, codes: Any) -> Any:
@@ -195,6 +196,7 @@ class Weights:
             for i in self.turns:
                 torch.mm(self.sets[i][0], wide[i].mT, out=self.sets[i][3])
 
+        self.kept.append(wide)
         graph = self.lab.torch_graph(work)
         self.verify(HALVES, graph, self.sets[0][3])
         return graph
@@ -214,6 +216,7 @@ class Weights:
         def work() -> None:
             made[:] = [multiply[i]() for i in self.turns]
 
+        self.kept += [multiply, made]
         graph = self.lab.torch_graph(work)
         self.verify(PEERS[p.bits], graph, made[0] if self.turns[0] == 0 else made[self.turns.index(0)])
         return graph

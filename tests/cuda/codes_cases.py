@@ -80,5 +80,5 @@ def assert_near(r: RegionSpec, got: Sequence[np.ndarray], arrays: Sequence[np.nd
     (y,) = got
     assert y.shape == want.shape
     error = np.abs(y.astype(np.float64) - want)
-    bound = unit * (np.abs(want) + most / np.sqrt(max(1, r.operands[0].shape[1])) * 4) + 1e-6
+    bound = unit * (np.abs(want) + most / np.sqrt(max(1, r.operands[0].shape[1])) * 8) + 1e-6
     assert (error <= bound).all(), (str(r), float((error / bound).max()))

@@ -59,7 +59,7 @@ def operands_of(r: RegionSpec, seed: int) -> Operands:
             ends = rng.random(d.shape) < 0.2
             values[ends] = rng.choice([info.min, info.max], int(ends.sum()))
         else:
-            values = rng.uniform(-1, 1, d.shape) / (64 if d.dtype is f32 else 1)
+            values = rng.uniform(-1, 1, d.shape) / (4096 if d.dtype is f32 else 1)
         memory = np.zeros(1 + sum((e - 1) * s for e, s in zip(d.shape, d.stride)), d.dtype.numpy)
         view = np.ndarray(d.shape, d.dtype.numpy, memory, strides=[s * d.dtype.itemsize for s in d.stride])
         view[...] = values
@@ -74,9 +74,9 @@ def exactly(r: RegionSpec, arrays: list[np.ndarray]) -> list[np.ndarray]:
     for op in r.ops:
         a, *rest = [values[i] for i in op.inputs if i >= 0]
         if op.kind.name == "gemm":
-            a, b = (x.astype(np.int64) for x in (a, rest[0]))
+            a, b = (x.astype(np.float64) for x in (a, rest[0]))  # exact to 2^53, and by BLAS
             a, b = (np.swapaxes(x, -1, -2) if op.attrs[t] else x for x, t in ((a, "trans_a"), (b, "trans_b")))
-            made = a @ b
+            made = (a @ b).astype(np.int64)
         elif op.kind.name == "convert":
             made = a.astype(np.float64)
         elif op.kind.name == "relu":

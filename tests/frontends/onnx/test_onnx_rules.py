@@ -226,3 +226,20 @@ def test_a_rule_for_newer_definitions_alone_is_named():
         UnsupportedOpsError, match=r"definition of version \d+, but for those from version 11"
     ):
         aicf.from_onnx(_one("ReduceSum", {"x": x}, 10, axes=[0]), "cpu")
+
+
+@pytest.mark.parametrize("zeros", [(), ("a",), ("a", "b"), ("rows", "columns")], ids=str)
+def test_long_products_of_integers_are_exact(zeros):
+    """Sums that f32 has not: of 5,000 terms, with zero points of a tensor, or of each row and column."""
+    a = RNG.integers(0, 256, (3, 5000)).astype(np.uint8)
+    b = RNG.integers(-128, 128, (5000, 4)).astype(np.int8)
+    b[:, 0] = -128
+    za, zb = np.zeros((), np.uint8), np.zeros((), np.int8)
+    if zeros:
+        za = np.array(131, np.uint8) if "rows" not in zeros else RNG.integers(0, 256, 3).astype(np.uint8)
+    if len(zeros) == 2:
+        zb = np.array(-7, np.int8) if "rows" not in zeros else RNG.integers(-128, 128, 4).astype(np.int8)
+    feeds = {"a": a, "b": b, **({"za": za} if zeros else {}), **({"zb": zb} if len(zeros) == 2 else {})}
+    left = a.astype(np.int64) - (za[:, None] if za.ndim else za).astype(np.int64)
+    got = _run("MatMulInteger", feeds)
+    assert got.dtype == np.int32 and np.array_equal(got, left @ (b.astype(np.int64) - zb.astype(np.int64)))

@@ -98,9 +98,9 @@ EXACT = 1 << 24  # up to here f32 has every integer
 def _matmul_integer(
     n: Call, a: Operand, b: Operand, zero_a: Operand | None = None, zero_b: Operand | None = None
 ) -> Any:
-    """A product of f32, where that is exact: of terms of 16 bits and a sign, up to 257 of them."""
+    """A product of f32, where that is exact: of terms of 16 bits and a sign, up to 257 of them; of more one of integers."""
     if a.shape[-1] * 255 * 255 >= EXACT:
-        raise n.refuse(f"a sum of {a.shape[-1]} products of integers is not exact in f32")
+        return _whole_product(n, a, b, zero_a, zero_b)
     left, right = _as(n, a, DType.f32), _as(n, b, DType.f32)
     if zero_a is not None:
         shape = zero_a.shape if zero_a.rank != 1 or zero_a.shape == (1,) else (*zero_a.shape, 1)
@@ -108,6 +108,27 @@ def _matmul_integer(
     if zero_b is not None:
         right = n.op("sub", right, _as(n, zero_b, DType.f32))
     return n.op("convert", n.value(left) @ n.value(right), dtype=DType.i32)
+
+
+def _whole_product(n: Call, a: Operand, b: Operand, zero_a: Operand | None, zero_b: Operand | None) -> Any:
+    """(a - za)(b - zb) of sums in i32: a b, less za times the sums of b's columns, less the sums of a's rows times zb, plus k za zb."""
+
+    def wide(x: Any) -> Any:
+        return _as(n, x, DType.i32)
+
+    y = n.value(a) @ n.value(b)
+    if zero_a is not None:
+        shape = zero_a.shape if zero_a.rank != 1 or zero_a.shape == (1,) else (*zero_a.shape, 1)
+        left = n.op("reshape", wide(zero_a), shape=shape)
+        columns = n.op("reduce_sum", wide(b), axes=(len(b.shape) - 2,), keepdims=len(b.shape) > 1)
+        y = n.op("sub", y, n.op("mul", left, columns))
+    if zero_b is not None:
+        right = wide(zero_b)
+        rows = n.op("reduce_sum", wide(a), axes=(len(a.shape) - 1,), keepdims=len(a.shape) > 1)
+        y = n.op("sub", y, n.op("mul", rows, right))
+        if zero_a is not None:
+            y = n.op("add", y, n.op("mul", n.op("mul", left, right), int(a.shape[-1])))
+    return y
 
 
 @rule("QLinearMatMul", since=10)

@@ -22,7 +22,14 @@ def product(
     return s.ctx.gemm(a, b, c, bias, **flags, **how)
 
 
-rule("mm", "bmm", heavy=True)(lambda s, a, b: product(s, a, b))
+@rule("mm", "bmm", heavy=True)
+def _mm(s: Site, a: Value, b: Value) -> Value:
+    if s.out.dtype.kind != "float":  # PyTorch's are in the operands' type, aicf's of 8 bits in i32
+        raise Unsupported("products of integers")
+    return product(s, a, b)
+
+
+rule("_int_mm", heavy=True)(lambda s, a, b: product(s, a, b))
 
 
 @rule("mv", heavy=True)
