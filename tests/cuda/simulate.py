@@ -35,7 +35,7 @@ from machines import simulated_blocks
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import DeviceSpec
-from aicf.types import ActKind, DType, bf16, f16, f32, i32, i64
+from aicf.types import ActKind, DType, bf16, f16, f32, i8, i32, i64, u8
 
 TINY = DeviceSpec("tiny", "cuda", (9, 0), frozenset({"sm_90a"}), 2, 1000.0, {"f32": 20.0})
 TILED, NAIVE = "cuda.gemm_tiled_32x32.v1", "cuda.gemm_naive.v1"
@@ -62,6 +62,8 @@ CASES = [
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((4, 7), f16)]), tolerance=1e-3),
     Case(NAIVE, gemm(5, 6, 7, bias=5, act=ActKind.sigmoid)),
     Case(NAIVE, gemm(3, 4, 0, bias=1)),
+    Case("cuda.gemm_naive_int8.v1", region("gemm", desc((5, 9), i8), desc((9, 6), u8), None, None)),
+    Case("cuda.gemm_naive_int8.v1", region("gemm", desc((2, 7, 3), u8), desc((4, 7), i8), None, None, trans_a=True, trans_b=True)),
     Case(STRIDED, region("bias_add", (4, 7), (4,))),
     Case(STRIDED, region("broadcast_in_dim", (4, 1), shape=(4, 3, 5), dims=(0, 2))),
     Case(STRIDED, region("transpose", (2, 3, 5), perm=(2, 0, 1))),

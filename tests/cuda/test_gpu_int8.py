@@ -30,3 +30,17 @@ def test_sums_are_exact(gpu, variant):  # noqa: F811
             got, again = (launch_case(gpu, Case(BY_NAME[variant].id, r), given.memory) for _ in range(2))
             assert_exact(r, got, given.arrays)
             assert all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in zip(got, again))
+
+
+NAIVE = "cuda.gemm_naive_int8.v1"
+LAYOUTS = [(ta, tb) for ta in (False, True) for tb in (False, True)]
+
+
+@pytest.mark.parametrize("ta, tb", LAYOUTS)
+def test_a_thread_for_each_element(gpu, ta, tb):  # noqa: F811
+    """Any layout, on any GPU."""
+    for make, sizes in SIZES:
+        for types in SIGNS:
+            r = make(*sizes, types, ta=ta, tb=tb, apart=lambda n: n + 1)
+            given = operands_of(r, np.random.SeedSequence().entropy % 2**32)
+            assert_exact(r, launch_case(gpu, Case(NAIVE, r), given.memory), given.arrays)

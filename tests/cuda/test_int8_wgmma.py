@@ -10,6 +10,7 @@ import pytest
 from clean_kernels import are_new, found_clean
 from hopper_run import run_launch
 from int8_cases import SIGNS, assert_exact, operands_of, residual, scaled, whole
+from kernel_cases import VARIANTS
 from machines.hopper_model import NOTHING, Machine
 from test_wgmma import assert_clean
 from wgmma_cases import ALL, H200, assert_refused, product
@@ -20,6 +21,7 @@ from aicf.cuda_kernels.gemm import int8_wgmma
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.int8_wgmma import INT8_TILINGS
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
+from aicf.device.spec import preset
 from aicf.registry.select import select
 from aicf.registry.variant import KernelVariant
 from aicf.rows import RegionSpec
@@ -28,6 +30,7 @@ from aicf.types import DType, bf16, i8
 BY_NAME = {v.name: v for v in vars(int8_wgmma).values() if isinstance(v, KernelVariant)}
 PACKED = {name: v for name, v in BY_NAME.items() if name.endswith("_packed")}
 PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_int8")}
+NAIVE = "cuda.gemm_naive_int8.v1"
 LITTLE, TWO, PINGPONG, CLUSTER = (
     WgmmaTiling(64, 64, 1, registers=None),
     WgmmaTiling(128, 64, 2),
@@ -122,3 +125,19 @@ def test_compiles_without_spills_or_serialized_products(t, then, types):
     found_clean(launch, r, H200.target)
     a, b = ("s8" if x is i8 else "u8" for x in types)
     assert f"m64n{t.n}k32.s32.{a}.{b} " in engine.ptx_of(launch, r, H200.target)
+
+
+# --- on other GPUs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ta, tb", [(False, False), (True, True)])
+@pytest.mark.parametrize("make", [whole, scaled, residual])
+def test_before_hopper_a_thread_has_an_element(make, ta, tb):
+    """However operands lie; it compiles for each architecture. What it computes: simulate.py."""
+    r = make(37, 29, 77, random.choice(SIGNS), ta=ta, tb=tb, apart=lambda n: n + 1)
+    for device in ("a100", "l4"):
+        assert select(r, preset(device), aicf.default_registry()).kernel_id == NAIVE
+    (launch,) = VARIANTS[NAIVE].build(r, H200)
+    for target in ("sm_75", "sm_80", "sm_90a"):
+        made = engine.compile_launch(launch, r, target)
+        assert made.spill_bytes == made.stack_bytes == 0

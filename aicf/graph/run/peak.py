@@ -8,7 +8,9 @@ from ...rows import RegionOp, RegionSpec
 from ...types import DType, Precision
 from .plan import ExecPlan
 
-UNITS = {DType.f16: ("f16", 1), DType.bf16: ("bf16", 1), DType.f8e4m3: ("f8", 1), DType.f8e5m2: ("f8", 1)}
+UNITS = {
+    DType.f16: ("f16", 1), DType.bf16: ("bf16", 1), **dict.fromkeys((DType.f8e4m3, DType.f8e5m2, DType.i8, DType.u8), ("f8", 1)),
+}  # fmt: skip
 PRECISIONS = {
     Precision.tf32: ("tf32", 1),
     Precision.tf32x3: ("tf32", 3),

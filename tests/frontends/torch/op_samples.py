@@ -259,7 +259,11 @@ sample(
 
 sample("mm", lambda: (x(3, 5), y(5, 4)), lambda: (x(5, 3).t(), y(4, 5).t()))
 sample("bmm", lambda: (x(2, 3, 5), y(2, 5, 4)))
-sample("_int_mm", lambda: ((x(17, 32) * 40).to(torch.int8), (y(32, 8) * 40).to(torch.int8)), lambda: ((x(17, 32) * 40).to(torch.int8), (y(8, 32) * 40).to(torch.int8).t()))
+sample(
+    "_int_mm",
+    lambda: ((x(17, 32) * 40).to(torch.int8), (y(32, 8) * 40).to(torch.int8)),
+    lambda: ((x(17, 32) * 40).to(torch.int8), (y(8, 32) * 40).to(torch.int8).t()),
+)
 sample("mv", lambda: (x(3, 5), y(5)))
 sample("dot", lambda: (x(5), y(5)))
 sample(
