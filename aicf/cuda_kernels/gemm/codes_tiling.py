@@ -68,4 +68,4 @@ class CodeTile:
     @property
     def resident(self) -> int:
         """Blocks on a multiprocessor, that registers are limited for."""
-        return 1 if self.tiles * self.columns > 2 or self.along > 8 else 2
+        return 1 if self.columns > 1 or self.along > 8 else 2
