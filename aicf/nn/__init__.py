@@ -260,10 +260,10 @@ __all__ = [
     "TransformerBlock",
     "TripletMarginLoss",
     "Upsample",
+    "WeightOnlyLinear",
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
-    "WeightOnlyLinear",
     "init",
     "schedules",
 ]
