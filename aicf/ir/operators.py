@@ -225,6 +225,37 @@ class Operators(NotNumbers):
                 raise self._error(f"squeeze: axis {n} has size {self.shape[n]}", expected="an axis of size 1")
         return self.reshape(*(d for n, d in enumerate(self.shape) if n not in gone))
 
+    def split(self, sizes: int | Sequence[int], axis: int = 0) -> list[Self]:
+        """Parts along an axis, of these sizes; of one size, the last one of what is left: as torch.split."""
+        self._check_axis("split", axis, self.ndim)
+        at = axis % self.ndim
+        size = self.shape[at]
+        if isinstance(sizes, (int, np.integer)):
+            if sizes < 1:
+                raise self._error(f"split: parts of {sizes}", expected="a size of 1 or more")
+            sizes = [min(int(sizes), size - k) for k in range(0, size, int(sizes))]
+        given = self._numbers("split", (list(sizes),))
+        if any(n < 0 for n in given) or sum(given) != size:
+            raise self._error(f"split: sizes {given} of axis {axis}", expected=f"sizes that add up to {size}")
+        ends = [sum(given[: k + 1]) for k in range(len(given))]
+        lead = (slice(None),) * at
+        return [self[(*lead, slice(end - n, end))] for n, end in zip(given, ends)]
+
+    def broadcast_to(self, *shape: int | Sequence[int]) -> Self:
+        """Repeated to a shape, by NumPy's rule: axes of size 1 stretch, and new ones come in front."""
+        wanted = self._numbers("broadcast_to", shape)
+        lead = len(wanted) - self.ndim
+        if lead < 0 or any(n not in (1, d) for n, d in zip(self.shape, wanted[lead:])):
+            raise self._error(f"broadcast_to: {wanted}", expected=f"a shape that {self.shape} broadcasts to")
+        return self._op("broadcast_in_dim", self, shape=wanted, dims=tuple(range(lead, len(wanted))))
+
+    def flip(self, axis: int | Sequence[int] | None = None) -> Self:
+        """The elements along these axes backwards, along all if none is named."""
+        axes = range(self.ndim) if axis is None else self._numbers("flip", (axis,))
+        for a in axes:
+            self._check_axis("flip", a, self.ndim)
+        return self._op("reverse", self, dims=sorted({a % self.ndim for a in axes}))
+
     # --- how they emit ------------------------------------------------------------------------------------------------
 
     def _op(self, kind: str, *operands: Any, **attrs: Any) -> Self:

@@ -133,7 +133,7 @@ def _set_rows(emit, x, at, updates, axis):
     return emit.select(found, taken, x)
 
 
-_UFUNCS = {Scatter.add: np.add, Scatter.mul: np.multiply, Scatter.min: np.minimum, Scatter.max: np.maximum}
+UFUNCS = {Scatter.add: np.add, Scatter.mul: np.multiply, Scatter.min: np.minimum, Scatter.max: np.maximum}
 
 
 @scatter.reference
@@ -152,7 +152,7 @@ def _(x, indices, updates, axis, how, along):
     if how is Scatter.set:
         view[where] = given
     else:
-        _UFUNCS[how].at(view, where, given)
+        UFUNCS[how].at(view, where, given)
     return y
 
 

@@ -22,6 +22,7 @@ from ...ops.constraints import RANDOM
 from ...ops.schema import OpSchema, Valid, schema_of
 from ...types import AttrPack, DType, Precision, TensorSpec, bool_, f32, i64
 from .declare import Constant, Declarations
+from .joining import Joining
 from .loops import Loops
 from .policy import PRESETS, Policy
 
@@ -226,7 +227,7 @@ class Builder:
         self.graph.updates[old.vid] = new.vid
 
 
-class GraphEmitter(Loops, Declarations):
+class GraphEmitter(Joining, Loops, Declarations):
     """`emit.relu(x)`, `emit.gemm(a, b, bias=c, trans_b=True)`: any registered op by its name.
 
     Operands are Values, numbers (which become constants of the other operands' type) or None; they may be named.

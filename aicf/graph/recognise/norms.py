@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -181,8 +182,8 @@ class _RowProbe(Probe):
         return self.whole(value, self.rows).reshape(-1)
 
     def matrix(self, value: Value) -> np.ndarray:
-        array = self.whole(value, (*self.rows, *self.features))
-        return array.reshape(-1, array.shape[-1])
+        array = self.whole(value, (*self.rows, *self.features))  # a row may have several axes
+        return array.reshape(prod(array.shape[: len(self.rows)]), -1)
 
 
 # --- what follows from them -------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ SOME = {
     "gathernd_example_int32_batch_dim1": "gathernd",
     "gemm_default_vector_bias": "gemm",
     "layer_normalization_4d_axis1": "layernormalization",
+    "layer_normalization_2d_axis0_expanded": "layernormalization",
     "lppool_2d_pads": "lppool",
     "matmul_bcast": "matmul",
     "maxpool_2d_dilations": "maxpool",
