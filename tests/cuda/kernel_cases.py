@@ -381,6 +381,8 @@ FIRST = [
     Case("cuda.reduce_column_vectors.v1", region("reduce_sum", (1000, 36), axes=(0,))),
     Case("cuda.reduce_column_vectors.v1", region("reduce_sum", desc((3000, 768), bf16), axes=(0,)), 2e-2),
     Case("cuda.reduce_column_vectors.v1", region("reduce_mean", desc((3, 100, 40), f16), axes=(1,)), 1e-2),
+    Case("cuda.reduce_planes.v1", region("reduce_mean", desc((8, 40, 7, 16), bf16), axes=(0, 2, 3)), 1e-2),
+    Case("cuda.reduce_planes.v1", region("reduce_max", (9, 300, 7, 7), axes=(0, 2, 3))),
     Case("cuda.reduce_rows.v1", region("argmax", desc((30, 1000), bf16))),
     Case("cuda.reduce_columns.v1", region("argmin", (1000, 30), axis=0)),
     Case("cuda.reduce_rows.v1", region("reduce_min", (30, 1000), axes=(1,))),
@@ -568,8 +570,24 @@ def _elementwise() -> list[Case]:
     return cases
 
 
+def channel_variance(shape: Sequence[int], dtype: DType) -> RegionSpec:
+    """Of what is widened, about means that are given, and its root's inverse; differences leave as well."""
+    keep = {"axes": (0, *range(2, len(shape))), "keepdims": True}
+    means = desc((1, shape[1], *(1,) * (len(shape) - 2)))
+    steps = ("c", "convert", "x", {"dtype": f32}), ("d", "sub", "c", "m"), ("s", "square", "d")
+    return fused(
+        {"x": desc(shape, dtype), "m": means},
+        *steps,
+        ("v", "reduce_mean", "s", keep),
+        ("y", "rsqrt", "v"),
+        keep=("d", "y"),
+    )
+
+
 def _reductions() -> list[Case]:
-    rows, columns, naive = (f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive"))
+    rows, columns, naive, planes = (
+        f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive", "planes")
+    )
     cases = []
     for op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
         cases += [Case(rows, region(op, shape, axes=axes)) for shape, axes in (
@@ -587,6 +605,22 @@ def _reductions() -> list[Case]:
                 ((3, 0), (1,)),
             )
         ]
+    for n, op in enumerate(("reduce_sum", "reduce_mean", "reduce_max", "reduce_prod")):
+        shapes = ((3, 5, 4, 8), (9, 3, 7, 7), (2, 700, 2, 2), (70, 2, 16, 16), (5, 2, 1, 3))
+        cases += [
+            Case(planes, region(op, x, axes=(0, 2, 3), keepdims=bool(n % 2)))
+            for x in shapes
+            if n < 3 or x[0] < 9
+        ]
+    cases += [
+        Case(planes, channel_variance(x, t), ROW_TOLERANCE[t])
+        for x in ((5, 4, 7, 8), (64, 3, 5, 5))
+        for t in HALVES
+    ]
+    cases += [
+        Case(planes, region("reduce_sum", desc((6, 3, 40), t), axes=(0, 2)), 1e-2)
+        for t in (f16, bf16, i32, i64)
+    ]
     cases += [Case(rows, region("reduce_sum", desc((3, 100), t), axes=(1,))) for t in (i32, i64)]
     cases += [Case(columns, region("reduce_max", desc((100, 3), t), axes=(0,))) for t in (i32, i64)]
     cases += [
@@ -1045,6 +1079,8 @@ def assert_close(case: Case, got: Sequence[np.ndarray], want: Sequence[np.ndarra
     summed = max([1.0, *(t.numel / fewest for t in case.region.operands)])
     if case.region.kind.name == "gemm":
         summed = max(1, case.region.operands[0].shape[-2 if case.region.attrs["trans_a"] else -1])
+    if case.region.kind.name == "convolution_channels_last":
+        summed = max(1, *(np.prod(case.region.tensors[t].shape[1:]) for t in case.region.anchor.inputs[1:]))
     last, beside = case.region.ops[-1], 1
     if case.region.kind.name == "gemm" and last.kind.name == "reduce_sum":
         beside = max(1, case.region.tensors[last.inputs[0]].shape[0])

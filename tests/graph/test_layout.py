@@ -120,6 +120,10 @@ BETWEEN = {
         x, g.ctx.sigmoid(convolved(g, g.ctx.reduce_mean(x, axes=(2, 3), keepdims=True), x.shape[1], places=1))
     ),
     "another type": lambda g, x: g.ctx.convert(g.ctx.tanh(g.ctx.convert(x, dtype="bf16")), dtype="f32"),
+    "a norm of running statistics": lambda g, x: g.ctx.relu(
+        g.ctx.channel_affine(x, *[g.input(f"{n}{x.vid}", x.shape[1]) for n in "abc"])
+    ),
+    "moments": lambda g, x: g.ctx.channel_affine(x, *g.ctx.moments(x), g.input("shift", x.shape[1])),
     "a choice": lambda g, x: g.ctx.select(g.ctx.greater_equal(x, 0.0), x, g.ctx.fill(shape=x.shape, value=0.25, dtype=x.dtype)),
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...errors import AicfError, VerifyError
+from ...registry.select import Selector
 from .aliases import under, views_of_results
 from .emit import is_size, line_of, meta_of, name_of, tensors_of
 from .part import PartModule, Target, target
@@ -39,7 +40,8 @@ def cut(
     for node in _ops(graph):
         if node in shown:
             continue
-        slower = not all_of_it and name_of(node) in SLOWER and SLOWER[name_of(node)](node)
+        asked = not all_of_it and name_of(node) in SLOWER
+        slower = asked and SLOWER[name_of(node)](node, _selector(node, deterministic, strict))
         why = FASTER if slower else _why_left(node, targets, deterministic, strict)
         if why is not None and not _is_view(node):
             report.leave(name_of(node), why, line_of(node))
@@ -91,6 +93,13 @@ def _why_left(node: Node, targets: dict[Node, Target], deterministic: bool, stri
     if why is None:
         targets[node] = on
     return why
+
+
+def _selector(node: Node, deterministic: bool, strict: bool) -> Selector | None:
+    device = _device_of(node)
+    if device is None or device.type not in ("cpu", "cuda"):
+        return None
+    return target(device, deterministic, strict).selector
 
 
 def _keep_memory(graph: GraphModule, targets: dict[Node, Target], report: GraphReport) -> None:

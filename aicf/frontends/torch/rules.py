@@ -19,6 +19,7 @@ from torch.fx import Node
 from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
 from ...ops import numbers
+from ...registry.select import Selector
 from ...types import DType, TensorSpec, f32
 from .types import Unsupported, dtype_of
 
@@ -28,7 +29,7 @@ VIEWS: set[str] = set()  # names of the ops that only say how elements are read
 HEAVY: set[str] = set()  # those worth a part of their own
 STRIDES: set[str] = set()  # those that ask how their first operand lies in memory
 SLOWER: dict[
-    str, Callable[[Node], bool]
+    str, Callable[[Node, Selector | None], bool]
 ] = {}  # which calls PyTorch computes faster, and is left where it may
 
 
@@ -44,11 +45,11 @@ def rule(
     view: bool = False,
     heavy: bool = False,
     strides: bool = False,
-    slower: bool | Callable[[Node], bool] = False,
+    slower: bool | Callable[[Node, Selector | None], bool] = False,
 ) -> Callable[[Rule], Rule]:
     """The rule of overloads, called as `aten` has them: "add.Tensor"; "relu" is "relu.default", "lib::op" that of another library.
 
-    slower   whether PyTorch computes a call faster
+    slower   whether PyTorch computes a call faster; asked with what selects aicf's kernels, None where it has none
     """
 
     def keep(function: Rule) -> Rule:
@@ -64,7 +65,7 @@ def rule(
             if heavy:
                 HEAVY.add(full)
             if slower:
-                SLOWER[full] = slower if callable(slower) else lambda node: True
+                SLOWER[full] = slower if callable(slower) else lambda node, selector: True
         return function
 
     return keep

@@ -60,7 +60,7 @@ class _Layout:
         self.moved = 0  # bytes of transposes that were emitted
         self.rules: dict[str, Callable[[Op], Value | None]] = {
             "slice": self._slice, "pad": self._pad, "reverse": self._reverse, "concatenate": self._concatenate,
-            "broadcast_in_dim": self._broadcast, "reshape": self._reshape,
+            "broadcast_in_dim": self._broadcast, "reshape": self._reshape, "channel_affine": self._affine, "stop_gradient": self._only,
         }  # fmt: skip
 
     def run(self) -> list[Recognised]:
@@ -214,6 +214,14 @@ class _Layout:
     def _reverse(self, op: Op) -> Value:
         order = last(self.flow.result(op).rank)
         return self._only(op, dims=tuple(sorted(order.index(n) for n in op.attrs["dims"])))
+
+    def _affine(self, op: Op) -> Value:
+        """Numbers for each channel stay where they are."""
+        x, *others = map(self.flow.value, op.inputs)
+        made: Value = self.ctx.channel_affine(
+            self._twin(x), *others, axis=last(x.rank).index(op.attrs["axis"] % x.rank)
+        )
+        return made
 
     def _concatenate(self, op: Op) -> Value:
         rank = self.flow.result(op).rank

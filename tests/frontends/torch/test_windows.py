@@ -7,7 +7,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from aicf.frontends.torch import graphs  # noqa: E402
+import aicf  # noqa: E402
+from aicf.device.spec import preset  # noqa: E402
+from aicf.frontends.torch import graphs, peer  # noqa: E402
+from aicf.registry.select import Selector  # noqa: E402
+from aicf.types import bf16, f16, f32  # noqa: E402
 
 from .helpers import close, compiled, left, same_as_eager  # noqa: E402
 
@@ -40,6 +44,42 @@ def test_patches_in_halves():
     args = [v.bfloat16() for v in (torch.randn(2, 3, 8, 8), torch.randn(5, 3, 4, 4), torch.randn(5))]
     same_gradients(lambda x, w, b: F.conv2d(x, w, b, stride=4), *args, tolerance=2e-2)
     assert not left(graphs())
+
+
+PADDED = {"low": (1, 1), "high": (1, 1)}
+
+
+@pytest.mark.parametrize("x, w, attrs, dtype, device, taken", [
+    ((32, 64, 56, 56), (64, 64, 3, 3), PADDED, bf16, "h200", True),
+    ((32, 256, 56, 56), (512, 256, 1, 1), {"strides": (2, 2)}, f16, "h100", True),
+    ((256, 256, 14, 14), (256, 256, 3, 3), PADDED, bf16, "h200", True),
+    ((32, 64, 56, 56), (64, 64, 3, 3), PADDED, f32, "h200", False),  # no kernel of tensor cores
+    ((32, 64, 56, 56), (64, 64, 3, 3), PADDED, bf16, "a100", False),  # im2col in memory
+    ((32, 64, 112, 112), (64, 1, 3, 3), {"groups": 64, **PADDED}, bf16, "h200", False),
+    ((32, 3, 224, 224), (64, 3, 7, 7), {"strides": (2, 2), "low": (3, 3), "high": (3, 3)}, bf16, "h200", False),
+    ((0, 64, 56, 56), (64, 64, 3, 3), PADDED, bf16, "h200", False),
+    ((32, 64, 1, 1), (64, 64, 3, 3), {}, bf16, "h200", False),
+])  # fmt: skip
+def test_on_hopper_convolutions_of_halves_are_taken_where_no_slower(x, w, attrs, dtype, device, taken):
+    selector = Selector(aicf.default_registry(), preset(device))
+    assert peer.is_faster(selector, x, w, dtype, attrs, peer.OPS[:1]) == taken
+
+
+def test_what_pytorchs_convolution_takes_is_near_what_was_measured():
+    """By cuDNN on an H200: see docs/results/convolution.md."""
+    selector = Selector(aicf.default_registry(), preset("h200"))
+    measured = {
+        ((256, 64, 56, 56), (64, 64, 3, 3)): 126.4, ((256, 256, 14, 14), (256, 256, 3, 3)): 81.0,
+        ((32, 128, 28, 28), (128, 128, 3, 3)): 17.6, ((8, 640, 32, 32), (640, 640, 3, 3)): 113.9,
+    }  # fmt: skip
+    for (x, w), us in measured.items():
+        (region,) = peer.regions_of(x, w, bf16, PADDED, peer.OPS[:1])
+        assert 0.7 < peer.peer_us(region, selector) / us < 1.3
+
+
+def test_gradients_that_are_asked_for_are_weighed_together():
+    both = peer.regions_of((32, 64, 56, 56), (64, 64, 3, 3), bf16, PADDED, peer.OPS[1:])
+    assert [r.results[0].shape for r in both] == [(32, 56, 56, 64), (64, 3, 3, 64)]
 
 
 def test_other_convolutions_are_pytorchs():

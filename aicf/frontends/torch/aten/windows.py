@@ -1,6 +1,7 @@
 """Convolutions and pooling. Where windows lie beside each other, such as the patches of a vision transformer, they are rows of a matrix,
-and the convolution is one product: aicf takes it. PyTorch's own kernels are faster for the rest, so that only what has no PyTorch beside
-it takes those: `from_torch`, and fallback="error"."""
+and the convolution is one product: aicf takes it. On Hopper it takes those of halves whose kernels are predicted to be no slower than
+PyTorch's (peer.py). PyTorch's own are faster for the rest, so that only what has no PyTorch beside it takes those: `from_torch`, and
+fallback="error"."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from torch.fx import Node
 from ....graph.emit.autodiff import pulled_back
 from ....ir import Value
 from ....ops.windows import slices, windows_of
+from ....registry.select import Selector
 from ....types import DType
+from ..peer import OPS, is_faster
 from ..rules import Site, rule
-from ..types import Unsupported, hinted
+from ..types import DTYPES, Unsupported, hinted
 from .views import cut
 
 
@@ -36,7 +39,7 @@ def _of_patches(kernel: Sequence[int], stride: Any, padding: Any, dilation: Any,
     return alone and set(_each(dilation, axes)) == {1} and not transposed and groups == 1
 
 
-def _slower(node: Node) -> bool:
+def _slower(node: Node, selector: Selector | None) -> bool:
     backward = len(node.args) == 11
     w, (stride, padding, dilation, transposed, _, groups) = (
         node.args[1 + backward],
@@ -44,7 +47,20 @@ def _slower(node: Node) -> bool:
     )
     assert isinstance(w, Node)
     kernel = [hinted(n) for n in w.meta["val"].shape[2:]]
-    return not _of_patches(kernel, stride, padding, dilation, bool(transposed), groups)
+    if _of_patches(kernel, stride, padding, dilation, bool(transposed), groups):
+        return False
+    x = node.args[int(backward)]
+    assert isinstance(x, Node)
+    if selector is None or transposed:
+        return True
+    axes = len(kernel)
+    attrs = {
+        "strides": _each(stride, axes), "low": _each(padding, axes), "high": _each(padding, axes), "dilation": _each(dilation, axes),
+        "groups": groups,
+    }  # fmt: skip
+    asked = [OPS[0]] if not backward else [op for op, m in zip(OPS[1:], node.args[10]) if m]
+    image, weight = ([hinted(n) for n in t.meta["val"].shape] for t in (x, w))
+    return not is_faster(selector, image, weight, DTYPES.get(x.meta["val"].dtype), attrs, asked)
 
 
 def _patches(s: Site, x: Value, kernel: Sequence[int]) -> Value:
@@ -255,7 +271,7 @@ def _means_of_any(s: Site, x: Value, made: Sequence[int]) -> Value:
     return x
 
 
-def _overlaps(node: Node) -> bool:
+def _overlaps(node: Node, selector: Selector | None) -> bool:
     """Whether PyTorch's is faster: windows that overlap are many kernels here."""
     backward = len(node.args) == 2 and isinstance(node.args[1], Node)
     x, y = (node.args[1], node.args[0]) if backward else (node.args[0], node)
