@@ -80,11 +80,10 @@ moments.normalizer(_from_the_front)
 @moments.replaced_by
 def _(emit, x, axis):
     """The mean is a constant for the variance: distances from it add up to 0, and so does what would come back through it."""
-    x32 = wide(emit, x)
     count = float(x.spec.numel // max(x.shape[axis], 1))
-    mean = emit.div(channel_sums(emit, x32, axis), count)
+    mean = emit.div(channel_sums(emit, wide(emit, x), axis), count)
     centre = emit.stop_gradient(_beside(emit, mean, x, axis))
-    var = emit.div(channel_sums(emit, emit.square(emit.sub(x32, centre)), axis), count)
+    var = emit.div(channel_sums(emit, emit.square(emit.sub(wide(emit, x), centre)), axis), count)
     return mean, var
 
 
