@@ -93,7 +93,7 @@ def test_what_aicf_lacks():
 DEEP = 100_000
 HOSTILE = {
     "no type": ("tensor<2x3xf32", "is no type"),
-    "a control character": ("tensor<2x\x003xf32>", "is no type"),
+    "a control character": ("tensor<2x\x013xf32>", "is no type"),
     "tuples in tuples": ("tuple<" * DEEP, "deep"),
     "brackets": ("[" * DEEP, "is no type"),
     "a product beyond 64 bits": ("tensor<4294967296x4294967296x4294967296xf32>", "more elements"),

@@ -15,7 +15,7 @@ from .scanner import STRING, Malformed, Scanner
 from .types import RankedTensor, Type, read_type
 from .values import ArrayAttribute, Attribute, Case, Plain
 
-_VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_VALUE = re.compile(r"%(?:\d+|[A-Za-z_$.-][\w$.-]*)(?:#\d+)?(?![\w$])")
 _LABEL = re.compile(r"\^[\w$.-]*")
 _OPNAME = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$-]*)+")
 _PART = re.compile(r"\s*(\d+)\s*:\s*(\d+)(?:\s*:\s*(\d+))?\s*")

@@ -20,6 +20,25 @@ for _each in pkgutil.iter_modules(rules.__path__):  # a new file there is found 
     importlib.import_module(f"{rules.__name__}.{_each.name}")
 
 PREFIX = "stablehlo."
+# What StableHLO has beside: inside of bodies these are taken as they are typed.
+WITHOUT_RULES = frozenset(
+    {
+        "async_done",
+        "async_start",
+        "collective_reduce",
+        "composite",
+        "custom_call",
+        "infeed",
+        "outfeed",
+        "recv",
+        "send",
+    }
+    | {"uniform_dequantize", "uniform_quantize"}
+)
+# Dialects whose ops bodies may have; what they do is not looked at.
+OTHERS = frozenset(
+    ["arith", "builtin", "check", "chlo", "complex", "func", "interpreter", "linalg", "math", "memref", "mhlo", "quant", "scf", "sdy", "shape", "tensor", "vector", "vhlo"]
+)
 
 
 def infer_op(
@@ -82,8 +101,17 @@ def _inner(
     bodies: Sequence[TypedBody | None],
 ) -> None:
     """An op in a body."""
-    if name.startswith(PREFIX) and name.removeprefix(PREFIX) in RULES:
+    short = name.removeprefix(PREFIX)
+    if name.startswith(PREFIX) and short in RULES:
         _run(name, operands, attributes, results, bodies)
+    elif name.startswith(PREFIX) and short not in WITHOUT_RULES:
+        raise Malformed(f"StableHLO has no op {short[:100]}")
+    elif (
+        not name.startswith(PREFIX)
+        and name not in ("call", "return")
+        and name.partition(".")[0] not in OTHERS
+    ):
+        raise Malformed(f"{name[:100]} is of a dialect that is not known")
 
 
 def _type(name: str, constraint: str, text: str) -> Type:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 DEPTH = 64  # brackets within brackets that are followed
-_SPACE = re.compile(r"(?:\s+|//[^\n]*)*")
+_SPACE = re.compile(r"(?:[ \t\r\n\0]+|//[^\n]*)*")  # as MLIR has it
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _MARK = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|//[^\n]*|[()\[\]{}<>]')
 WORD = re.compile(r"[A-Za-z_][\w$.]*")
 INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)")
-STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+STRING = re.compile(r'"((?:[^"\\\n]|\\(?:["\\nt]|[0-9A-Fa-f]{2}))*)"')
 
 
 class Malformed(Exception):
