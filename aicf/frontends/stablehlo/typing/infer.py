@@ -36,9 +36,8 @@ WITHOUT_RULES = frozenset(
     | {"uniform_dequantize", "uniform_quantize"}
 )
 # Dialects whose ops bodies may have; what they do is not looked at.
-OTHERS = frozenset(
-    ["arith", "builtin", "check", "chlo", "complex", "func", "interpreter", "linalg", "math", "memref", "mhlo", "quant", "scf", "sdy", "shape", "tensor", "vector", "vhlo"]
-)
+_DIALECTS = "arith builtin check chlo complex func interpreter linalg math memref mhlo quant scf sdy shape tensor vector vhlo"
+OTHERS = frozenset(_DIALECTS.split())
 
 
 def infer_op(
