@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from ..graph.emit.builder import GraphEmitter
@@ -29,6 +29,7 @@ class Recorded:
 
     named       vids of inputs and weights, by name
     constants   vids of numbers
+    tables      what ops have made of constant arrays, such as a resize's: by name
     returned    vids of results, by name
     updates     vids of what weights are at the end of a run, by the weight's name
     """
@@ -38,16 +39,19 @@ class Recorded:
     calls: tuple[_Call, ...]
     returned: Mapping[str, int]
     updates: Mapping[str, int]
+    tables: Mapping[str, tuple[tuple[int, ...], Any, DType]]
 
     @classmethod
     def of(cls, graph: Graph, results: Mapping[str, Value]) -> Recorded:
         """A graph whose inputs and weights have the names that the model's have."""
-        named, constants = {}, {}
+        named, constants, tables = {}, {}, {}
         for value in graph.externals():
             if value.constant and isinstance(value.init, Constant) and value.rank == 0:
                 constants[value.vid] = (value.init.value, value.dtype)
             else:
                 named[_own_name(value)] = value.vid
+                if value.constant and is_dataclass(value.init):  # an initialiser that is a record
+                    tables[_own_name(value)] = (value.shape, value.init, value.dtype)
         calls = tuple(
             _Call(
                 op.kind,
@@ -65,6 +69,7 @@ class Recorded:
             calls,
             returned,
             {graph.values[old].name: new for old, new in graph.updates.items()},
+            tables,
         )
 
     def __call__(
@@ -72,6 +77,9 @@ class Recorded:
     ) -> dict[str, Value]:
         """Emit it."""
         known = {**inputs, **weights}
+        for name, (shape, init, dtype) in self.tables.items():
+            if name not in known:
+                known[name] = ctx.table(name, shape, init, dtype)
         env: dict[int, Value | None] = {vid: known[name] for name, vid in self.named.items()}
         env.update({vid: ctx.constant(number, dtype) for vid, (number, dtype) in self.constants.items()})
         env[-1] = None

@@ -357,3 +357,23 @@ def _of_attention():
 
 
 sample("_scaled_dot_product_flash_attention_for_cpu_backward", _of_attention)
+
+# --- interpolation --------------------------------------------------------------------------------------------------------------
+
+for _n in (1, 2, 3):
+    _small, _large = (2, 3, 4, 3, 5)[: 2 + _n], (7, 3, 10)[:_n]
+    for _name in ("upsample_nearest", "_upsample_nearest_exact"):
+        sample(f"{_name}{_n}d", lambda a=_small, b=_large: (x(*a), b))
+        sample(f"{_name}{_n}d.vec", lambda a=_small, n=_n: (x(*a), None, [1.5] * n))
+        sample(f"{_name}{_n}d_backward", lambda a=_small, b=_large: (y(2, 3, *b), b, a))
+for _name, _n in (
+    ("upsample_linear1d", 1),
+    ("upsample_bilinear2d", 2),
+    ("upsample_trilinear3d", 3),
+    ("upsample_bicubic2d", 2),
+):
+    _small, _large = (2, 3, 4, 3, 5)[: 2 + _n], (7, 3, 10)[:_n]
+    for _corners in (False, True):
+        sample(_name, lambda a=_small, b=_large, c=_corners: (x(*a), b, c))
+        sample(f"{_name}_backward", lambda a=_small, b=_large, c=_corners: (y(2, 3, *b), b, a, c))
+    sample(f"{_name}.vec", lambda a=_small, n=_n: (x(*a), None, False, [1.7] * n))
