@@ -75,7 +75,7 @@ def _biased(n: Call, y: Any, bias: Operand | None) -> Any:
 
 @rule("ConvTranspose")
 def _conv_transpose(n: Call, x: Operand, w: Operand, bias: Operand | None = None) -> Any:
-    """A convolution of x with zeros between its elements, by w backwards."""
+    """aicf's own; how much is cut off follows from what is asked for."""
     axes, groups = x.rank - 2, n.attr("group", 1)
     if w.rank != x.rank or axes < 1 or groups < 1 or w.shape[0] % groups or x.shape[1] != w.shape[0]:
         raise n.wrong(f"weights {list(w.shape)} of {groups} groups do not fit {list(x.shape)}")
@@ -97,15 +97,17 @@ def _conv_transpose(n: Call, x: Operand, w: Operand, bias: Operand | None = None
             raise n.refuse(f"an output_shape {list(wanted)} beyond all windows: where they begin differs")
         less, rest = [t // 2 for t in total], [t - t // 2 for t in total]
         low, high = (less, rest) if mode == "SAME_UPPER" else (rest, less)
-    c, out = w.shape[0] // groups, w.shape[1]
-    turned = n.op("reverse", w, dims=tuple(range(2, w.rank)))
-    turned = n.op("reshape", turned, shape=(groups, c, out, *w.shape[2:]))
-    turned = n.op("transpose", turned, perm=(0, 2, 1, *range(3, 3 + axes)))
-    turned = n.op("reshape", turned, shape=(groups * out, c, *w.shape[2:]))
+    cut = tuple(p - m for p, m in zip(high, more))
     y = n.op(
-        "convolution", x, turned, low=tuple(k - 1 - p for k, p in zip(span, low)),
-        high=tuple(k - 1 - p + m for k, p, m in zip(span, high, more)), dilation=dilation, input_dilation=strides, groups=groups,
-    )  # fmt: skip
+        "convolution_transposed",
+        x,
+        w,
+        strides=strides,
+        low=tuple(low),
+        high=cut,
+        dilation=dilation,
+        groups=groups,
+    )
     return _biased(n, y, bias)
 
 
