@@ -44,7 +44,8 @@ class Recorded:
     @classmethod
     def of(cls, graph: Graph, results: Mapping[str, Value]) -> Recorded:
         """A graph whose inputs and weights have the names that the model's have."""
-        named, constants, tables = {}, {}, {}
+        named, constants = {}, {}
+        tables: dict[str, tuple[tuple[int, ...], Any, DType]] = {}
         for value in graph.externals():
             if value.constant and isinstance(value.init, Constant) and value.rank == 0:
                 constants[value.vid] = (value.init.value, value.dtype)

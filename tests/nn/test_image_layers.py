@@ -139,6 +139,7 @@ LAYERS = {
 }  # fmt: skip
 
 
+@pytest.mark.spec("D13")
 @pytest.mark.sample(1, each="name")
 @on_each_device
 @pytest.mark.parametrize("name", LAYERS)
