@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -122,7 +124,13 @@ def test_a_plan_with_a_scan_is_saved_and_loaded():
 def test_the_body_s_kernels_are_told():
     model = model_of(lambda ctx, x: ctx.scan(lambda c, row: (ctx.tanh(c * 0.5 + row), ()), x[0], x)[0], 6, 3)
     for device in ("cpu", "h200"):
-        (region,) = (r for r in aicf.explain_for(model, device).regions if r.spec.ops[0].kind.name == "scan")
+        explained = aicf.explain_for(model, device)
+        ((number, region),) = (
+            (n, r) for n, r in enumerate(explained.regions) if r.spec.ops[0].kind.name == "scan"
+        )
+        assert re.search(
+            r"6 steps\s+\w+\.elementwise_\w+\.v\d .*mul \+ add \+ tanh", str(explained.region(number))
+        )
         assert any("elementwise" in term for term in region.selection.chosen.cost.terms)
 
 

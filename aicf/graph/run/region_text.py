@@ -10,7 +10,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.text import Text
 
 from ...errors import Immovable
+from ...ops.schema import schema_of
 from ...printing import Printed, cut, labelled, rows_table
+from ...registry.bodies import ScanSteps
 from ...registry.trace import describe_product, lost_in_short, microseconds, selection_lines
 from ...text import visible
 from ..fuse import Ended, Region
@@ -73,6 +75,16 @@ class RegionStory(Immovable, Printed):
         yield "on", "dim", ", ".join(operands[:OPERANDS]) + more
         for op in self.region.instead:
             yield "instead", "dim", op
+        if self.step.kernel_id and schema_of(self.region.spec.kind).has_body:
+            yield from self._body()
+
+    def _body(self) -> Iterator[tuple[str, str, str]]:
+        """The kernels of each step."""
+        scan = ScanSteps(self.region.spec, self.region.selection.device)
+        for n, step in enumerate(scan.plan.steps):
+            ops = brief([op.kind.name for op in step.region.ops])
+            text = f"{step.variant.id}  {microseconds(step.us)}  {ops}"
+            yield f"{scan.length} steps" if n == 0 else "", "dim", text
 
     def _likes(self) -> Iterator[tuple[str, str, str]]:
         if self.like and not self.everything:
