@@ -327,10 +327,21 @@ class _Layout:
             else:
                 flow._renamed(y, made)
                 renamed[made.vid] = y
-        graph.ops = [op for op in graph.ops if id(op) not in gone]
+        self._drop(gone)
+        flow.renumber()
+
+    def _drop(self, gone: set[int]) -> None:
+        """Without these ops, and without those that nothing needs and that read what they made."""
+        graph, lost, kept = self.flow.graph, set[int](), []
+        for op in graph.ops:
+            if id(op) in gone or lost.intersection(op.inputs):
+                gone.add(id(op))
+                lost.update(vid for vid in op.outputs if graph.values[vid].producer is op)
+            else:
+                kept.append(op)
+        graph.ops = kept
         for value in graph.values:
             value.users = [op for op in value.users if id(op) not in gone]
-        flow.renumber()
 
     def _first_emitted(self) -> int:
         graph = self.flow.graph
