@@ -109,7 +109,7 @@ def test_on_a_gpu(gpu, dtype, bits):  # noqa: F811
         (1, 2048, 8192, 0),
         (7, 128256, 512, 64),
     ]:
-        for scale in (f32, dtype):
+        for scale in (f32, dtype)[: 1 + (n < 10000)]:
             r = coded(m, n, k, bits, group, dtype=dtype, scale=scale)
             given = operands_of(r, np.random.SeedSequence().entropy % 2**32)
             got = launch_case(gpu, Case(CODES, r), given.memory)
