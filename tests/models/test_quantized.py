@@ -108,6 +108,16 @@ def test_on_a_gpu_each_product_of_a_token_reads_codes():
     assert any("add" in r.spec.signature for r in products)
 
 
+def test_a_prompt_s_weights_are_not_kept():
+    """They would take four times the memory of the codes that were to save it; a CPU keeps them."""
+    big = LlamaConfig(512, 256, 1024, 2048, 1, 8, 4)
+    quantised = aicf.quantize(nn.Model({"tokens": aicf.TensorSpec((1, 128), i32)}, Llama(big, bf16)), "int4")
+    for device, kept in (("h200", False), ("cpu", True)):
+        setup = aicf.explain_for(quantised, preset(device)).plan.setup
+        sizes = [] if setup is None else [slot.spec.nbytes for slot in setup.outputs]
+        assert (max(sizes, default=0) > 2**20) is kept, device
+
+
 def test_a_code_is_within_half_a_step():
     w = np.random.default_rng().normal(size=(5, 64)).astype(np.float32)
     w[2] = 0

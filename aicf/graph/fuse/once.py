@@ -9,6 +9,7 @@ What is kept takes memory for as long as the model lives. It is worth that
     else if it is at most GROWTH times as large as what it is made of, and saves EXCHANGE of the run's time for each doubling of what is
     there anyway, weights, inputs and results;
     and all that is kept is no more than a SHARE of the device's memory.
+What is made of weights of 8 or 4 bits and larger than they are is not kept on a GPU: they are stored so to take less memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ...device.spec import DeviceSpec
 from ...ir import KEPT, Graph, LoweredOp, Role, Value
 from ...ops.schema import VIEW, schema_of
 from ...registry.trace import microseconds
+from ...types import DType
 from .online import Region
 
 SMALL = 1 << 20
@@ -190,12 +192,23 @@ class _Splitter:
         if told.nbytes <= SMALL:
             return ""
         made_of = sum(self.values[v].spec.nbytes for v in self._sources(i))
+        if (
+            told.nbytes > made_of
+            and self.device.kind == "cuda"
+            and any(map(self._are_codes, self._sources(i)))
+        ):
+            return "it is made of codes, which are there to take less memory"
         if told.nbytes > GROWTH * made_of:
             return f"{told.nbytes / max(made_of, 1):.0f} times what it is made of"
         time, memory = told.us / self.total_us, told.nbytes / self.total_bytes
         if time < EXCHANGE * memory:
             return f"it would save {time:.2%} of the time for {memory:.0%} more memory"
         return ""
+
+    def _are_codes(self, vid: int) -> bool:
+        """Numbers of 8 bits or fewer, of a size that matters."""
+        spec = self.values[vid].spec
+        return spec.dtype in (DType.i8, DType.u8) and spec.nbytes > SMALL // GROWTH
 
     def _too_many(self, once: set[int]) -> set[int]:
         """The one that saves least for its memory, where all together take too much of the device's."""
