@@ -10,6 +10,7 @@ from typing import Any
 from aicf.device.spec import PRESETS
 from aicf.dispatch import default_registry
 from aicf.errors import NoKernelError
+from aicf.graph.composed import planned
 from aicf.ops.schema import ELEMENTWISE, LINEAR, MAP, VIEW, OpSchema, schemas
 from aicf.registry.select import select
 from aicf.rows import RegionSpec
@@ -18,6 +19,7 @@ from aicf.types import DType, TensorDesc, TensorSpec
 from .house_style import inline, to_rst
 
 DEVICES = "h200", "cpu"
+MOST = 12  # kernels of a graph that are listed
 SIDE = 1024  # elementwise ops are shown on squares; the others' samples are small
 KINDS = {
     ELEMENTWISE: "elementwise: it fuses with what stands before and behind it",
@@ -119,7 +121,7 @@ def _facts(schema: OpSchema) -> list[str]:
 
 def _gradient(schema: OpSchema) -> str:
     if schema.gradient_fn is None:
-        return "none"
+        return "that of the ops that stand in its place" if schema.instead_fn else "none"
     asked = [p for p in inspect.signature(schema.gradient_fn).parameters if p != "emit"]
     return "a rule of " + ", ".join(f"``{p}``" for p in asked)
 
@@ -172,19 +174,21 @@ def _example_type(types: Iterable[DType]) -> DType:
 def _example(schema: OpSchema) -> list[str]:
     if not schema.sample_specs:
         return []
-    rows, called = [], ""
+    rows, called, traces = [], "", []
     for device in DEVICES:
         region, selection = example(schema, device)
         (op,) = region.ops
         called = f"{schema.name}({', '.join(_shown(region, op.inputs))}) -> {', '.join(_shown(region, op.outputs))}"
         if selection is None:
+            traces += _composed(schema, region, device)
             continue
+        traces += [f"On {device}:", "", *code(str(selection), "text")]
         chosen = selection.chosen
         kernel = f":ref:`{chosen.variant.id} <kernel-{chosen.variant.id}>`"
         rows.append(
             (device, kernel, f"{chosen.us:.3g} us", inline(str(chosen.cost)), str(len(selection.ranked)))
         )
-    if not rows:
+    if not rows and not traces:
         return []
     attrs = ", ".join(f"{name}={value!r}" for name, value in schema.values(op.attrs).items())
     head = ("device", "chosen", "predicted", "of which", "kernels that take it")
@@ -192,7 +196,28 @@ def _example(schema: OpSchema) -> list[str]:
         *title("The kernel an example gets", "-"),
         *code(called + (f"\n    {attrs}" if attrs else ""), "text"),
         *table(head, *rows),
+        *title("The choice, as it is told", "-"),
+        *traces,
     ]  # fmt: skip
+
+
+def _composed(schema: OpSchema, region: RegionSpec, device: str) -> list[str]:
+    """The graph that stands in the op's place, where no kernel takes the op itself."""
+    if schema.instead_fn is None:
+        return []
+    (op,) = region.ops
+    specs = [None if n < 0 else _spec(region.tensors[n]) for n in op.inputs]
+    try:
+        made = planned(schema, schema.values(op.attrs), specs, PRESETS[device])
+    except NoKernelError:
+        return []
+    lines = [f"{r.spec.signature}  {r.kernel_id}  {r.selection.chosen.us:.3g} us" for r in made.regions]
+    lines = [*lines[:MOST], f"and {len(lines) - MOST} more"] if len(lines) > MOST + 1 else lines
+    return [f"On {device} it is other ops, in these kernels:", "", *code("\n".join(lines), "text")] if lines else []
+
+
+def _spec(desc: TensorDesc) -> TensorSpec:
+    return TensorSpec(desc.shape, desc.dtype, desc.device)
 
 
 def _shown(region: RegionSpec, tensors: Iterable[int]) -> list[str]:
