@@ -74,8 +74,10 @@ def test_there_is_a_page_for_each_op_with_its_constraints_and_kernels(of_ops):
             assert f"``{number}``" in page, (schema.name, number)
         for variant in aicf.default_registry().variants(schema.kind):
             assert f"<kernel-{variant.id}>" in page
-        assert (":Gradient: none" in page) is (schema.gradient_fn is None)
+        assert (":Gradient: none" in page) is (schema.gradient_fn is None and schema.instead_fn is None)
         assert f":doc:`{schema.name}`" in of_ops["ops/index"]
+    assert "chosen    cuda.rows_resident" in of_ops["ops/softmax"]
+    assert "On h200 it is other ops, in these kernels:" in of_ops["ops/tril"]
 
 
 def test_a_page_of_an_op_says_what_is_written_here_by_hand(of_ops):
@@ -166,8 +168,8 @@ def test_the_reference_has_every_public_name_command_and_setting():
 
 
 def test_a_public_name_without_a_page_stops_the_build(monkeypatch):
-    monkeypatch.setattr(nn, "__all__", [*nn.__all__, "Conv2d"])
-    with pytest.raises(SystemExit, match=r"aicf\.nn no page has \['Conv2d'\]"):
+    monkeypatch.setattr(nn, "__all__", [*nn.__all__, "Untold"])
+    with pytest.raises(SystemExit, match=r"aicf\.nn no page has \['Untold'\]"):
         list(reference.pages())
 
 

@@ -213,7 +213,11 @@ def _composed(schema: OpSchema, region: RegionSpec, device: str) -> list[str]:
         return []
     lines = [f"{r.spec.signature}  {r.kernel_id}  {r.selection.chosen.us:.3g} us" for r in made.regions]
     lines = [*lines[:MOST], f"and {len(lines) - MOST} more"] if len(lines) > MOST + 1 else lines
-    return [f"On {device} it is other ops, in these kernels:", "", *code("\n".join(lines), "text")] if lines else []
+    return (
+        [f"On {device} it is other ops, in these kernels:", "", *code("\n".join(lines), "text")]
+        if lines
+        else []
+    )
 
 
 def _spec(desc: TensorDesc) -> TensorSpec:
