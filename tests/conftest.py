@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
 
 
-POOLS = {"machine code": 4, "on the model": 5, "on the host": 4, "simulated": 1}  # how many tests of each run
+POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}  # how many tests of each run
 
 
 def _beyond_samples(items: list[pytest.Item], of_files: bool) -> list[pytest.Item]:

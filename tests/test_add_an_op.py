@@ -56,7 +56,7 @@ def test_the_recipe_is_read_as_it_is_meant():
     assert len(COMMANDS) == 4
 
 
-@pytest.mark.sample(2, always=lambda command: "info" in command)
+@pytest.mark.sample(1, always=lambda command: "info" in command)
 @pytest.mark.spec("A12")
 @pytest.mark.spec("B11")
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,8 +10,10 @@ how much longer it took all the same is said beside.
 from __future__ import annotations
 
 import gc
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count, pairwise
@@ -20,6 +22,7 @@ from typing import Any
 import aicf
 from aicf import nn
 from aicf.device.runtime import runtime
+from aicf.graph.compile import compile_graph
 from aicf.graph.emit.passes import lower, optimize, verify
 from aicf.graph.emit.trace import Recipe, trace
 from aicf.graph.fuse import form_regions
@@ -53,6 +56,9 @@ def cases(bench: Bench) -> list[Case]:
     for what, sizes in ((REPEATED, (1000, 10_000)), (DISTINCT, (1000, 3000))):
         for n in (200,) if bench.tiny else sizes:
             made.append(Case(f"selection, {n} ops, {what}", _speed(n, what)))
+    for what in (REPEATED, DISTINCT):
+        n = 200 if bench.tiny else 10_000
+        made.append(Case(f"compilation, {n} mixed ops, {what}", _compiling(n, what), seconds=30.0))
     made.append(Case("greedy against the optimum", _greedy))
     families: dict[str, list[Instance]] = {}
     for instance in _chosen(bench):
@@ -286,6 +292,82 @@ def _speed(n: int, what: str):
         )
 
     return measure
+
+
+MIXED_PER_LAYER = 16.8  # ops that a layer of `_mixed` brings to a training step
+
+
+class _Around(nn.Layer):
+    """Maps, a reduction and views around each other: what no GEMM takes along."""
+
+    def emit(self, ctx: Any, x: Any) -> Any:
+        kept = ctx.transpose(ctx.tanh(ctx.transpose(x, perm=(1, 0))), perm=(1, 0))
+        return ctx.add(ctx.softmax(x), ctx.mul(kept, ctx.exp(ctx.neg(ctx.abs(x)))))
+
+
+def _mixed(layers: int, distinct: bool, batch: int) -> nn.Model:
+    """GEMMs with several activations; every third layer a norm, every fifth softmax, maps and views."""
+    widths = [64 + (4 * n if distinct else 0) for n in range(layers + 1)]
+    model = nn.Model({"x": aicf.TensorSpec(("batch", widths[0]))}, batch=batch)
+    activations = nn.ReLU, nn.GELU, nn.Sigmoid, nn.Tanh
+    for n, (width_in, width_out) in enumerate(pairwise(widths)):
+        model.add(nn.Linear(width_in, width_out)).add(activations[n % len(activations)]())
+        if n % 3 == 0:
+            model.add(nn.LayerNorm(width_out))
+        if n % 5 == 0:
+            model.add(_Around())
+    return model
+
+
+def _compiling(n: int, what: str):
+    """A training step of about n ops, from the model to the plan: CPU time of selection for each op, and of everything else."""
+
+    def measure(bench: Bench) -> Iterator[Row]:
+        spec, registry = runtime(bench.device).spec, aicf.default_registry()
+        layers, batches = max(2, round(n / MIXED_PER_LAYER)), count(4)
+        how: dict[str, Any] = {"loss": nn.MeanSquaredError(), "optimizer": nn.AdamW(1e-3)}
+
+        def sample() -> tuple[float, float, int]:
+            recipe = Recipe(_mixed(layers, what == DISTINCT, next(batches)), "train", **how)
+            selector, began = Selector(registry, spec), time.process_time()
+            with watched(form_regions) as selecting:
+                made = compile_graph(recipe, recipe.model.sizes, selector)
+            seconds = time.process_time() - began
+            ops = sum(len(step.ops) for step in made.plan.steps)
+            return selecting[0], seconds - selecting[0], ops
+
+        gc.enable()  # as it is for whoever compiles
+        taken = [sample() for _ in range(1 if bench.tiny else 3)]
+        gc.disable()
+        ops = taken[-1][2]
+        for name, unit, values in (
+            ("selection, each op", "us", [1e6 * selecting / ops for selecting, _, _ in taken]),
+            ("everything else", "s", [rest for _, rest, _ in taken]),
+        ):
+            stats = Stats(sorted(values)[len(values) // 2], max(values) - min(values), len(values))
+            note = f"{ops} ops, {layers} layers"
+            yield row(f"compilation, {n} mixed ops, {what}: {name}", unit, stats, note=note, kernels=())
+
+    return measure
+
+
+@contextmanager
+def watched(stage: Callable[..., Any]) -> Iterator[list[float]]:
+    """CPU seconds that `compile_graph` spends in one of its stages."""
+    seconds = [0.0]
+
+    def timed(*args: Any) -> Any:
+        began = time.process_time()
+        made = stage(*args)
+        seconds[0] += time.process_time() - began
+        return made
+
+    chain = vars(sys.modules[compile_graph.__module__])
+    chain[stage.__name__] = timed
+    try:
+        yield seconds
+    finally:
+        chain[stage.__name__] = stage
 
 
 def _greedy(bench: Bench) -> Iterator[Row]:

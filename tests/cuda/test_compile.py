@@ -71,7 +71,7 @@ def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
     return made
 
 
-@pytest.mark.sample(8, always=is_new)
+@pytest.mark.sample(4, always=is_new)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize(
     "case, device", _each_for_one(FIRST), ids=lambda x: getattr(x, "target", None) or x.variant

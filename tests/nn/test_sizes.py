@@ -10,6 +10,7 @@ import pytest
 
 import aicf
 from aicf import nn
+from aicf.code_cache.digest import Description
 from aicf.cpu_kernels.compiler import loops
 from aicf.cpu_kernels.compiler.code import loop_key
 from aicf.cuda_kernels.compiler import engine
@@ -22,6 +23,8 @@ from aicf.registry.variant import HostCall
 from aicf.types import DType, TensorSpec, bf16, f16, f32
 
 from .decoder import decoder
+
+ONCE = Description()  # describes what kernels share once
 
 SIZES = (48, 33, 32, 57, 64, 80, 96, 1000)
 
@@ -72,7 +75,7 @@ def kernels(
         else:
             digests = [
                 kernel_digest(
-                    launch, engine.signature_of(launch, step.region), device.target, step.region.strict
+                    launch, engine.signature_of(launch, step.region), device.target, step.region.strict, ONCE
                 )
                 for launch in built
             ]
