@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.windows import Windows, windows_of
-from ...registry.cost import Cost, early_us, roofline
+from ...registry.cost import BARRIER_US, TRIP_US, Cost, early_us, roofline
 from ...registry.variant import (
     Checks,
     In,
@@ -29,10 +29,11 @@ from ...types import DType, TensorDesc, f32, i32
 from ..maps.elementwise import THREADS
 
 AXES, TILE, STEP = 3, 64, 16
-BLOCKS_PER_SM, EFFICIENCY = 3, 0.25  # of the f32 rate: a guess
+BLOCKS_PER_SM, EFFICIENCY = 3, 0.12  # of the f32 rate: data gradients of strides on an H200, zeros counted
 STEP_US = 0.4  # of a K-tile: some of its places are found by division
 MOST_SPLITS, LEAST_STEPS = 64, 16
-SUM_STEP_US = 0.07  # of the sum, for each split, as of split_k.py
+# Of the sum: slices of the splits, where there are few results; loads of a thread under way together
+MOST_SLICES, ENOUGH_THREADS, TOGETHER = 16, 2**17, 8
 STEPS = "strides", "dilation", "low", "high", "input_dilation"
 
 
@@ -168,6 +169,14 @@ def _splits(region: RegionSpec, device: DeviceSpec) -> tuple[int, int]:
     return max(1, cdiv(product.k, each)), each
 
 
+def sum_slices(runs: int, splits: int) -> int:
+    """As many as fill the device, of at least four splits each."""
+    slices = 1
+    while slices < MOST_SLICES and 8 * slices <= splits and runs * slices < ENOUGH_THREADS:
+        slices *= 2
+    return slices
+
+
 def sum_launch(region: RegionSpec, splits: int, pitches: tuple[int, int, int]) -> Launch:
     """dw of the workspace's partial sums. pitches: see `sum_parts`."""
     from .gradients_body import sum_parts
@@ -175,19 +184,22 @@ def sum_launch(region: RegionSpec, splits: int, pitches: tuple[int, int, int]) -
     p, (dw,) = problem_of(region), region.results
     width = next(w for w in (4, 2, 1) if p.c % w == 0 and dw.alignment >= min(16, w * dw.dtype.itemsize))
     runs = dw.numel // width
+    slices = sum_slices(runs, splits)
     shape = tuple(Num(n, i32) for n in (p.places, p.c, runs))
     args = Work(0, f32), Out(0), Num(splits, i32), shape, tuple(Num(n) for n in pitches)
-    return Launch(sum_parts(dw.dtype, width), (max(1, cdiv(runs, THREADS)),), (THREADS,), args)
+    blocks = max(1, cdiv(runs, THREADS // slices))
+    return Launch(sum_parts(dw.dtype, width, slices), (blocks,), (THREADS,), args)
 
 
 def sum_cost(region: RegionSpec, device: DeviceSpec, splits: int, partial: int) -> Cost:
     """Of that; `partial` bytes of each split, which stay in the L2 cache if they fit."""
-    every = splits * partial
+    every, runs = splits * partial, region.results[0].numel // 4
     kept = every if every <= device.l2_bytes // 2 else 0
-    blocks = cdiv(region.results[0].numel, 4 * THREADS)
+    slices = sum_slices(runs, splits)
+    rounds = cdiv(cdiv(splits, slices), TOGETHER)
     total = roofline(
-        device, bytes=region.results[0].nbytes + every - kept, cached=kept, blocks=blocks, blocks_per_sm=8,
-        chain=SUM_STEP_US * splits,
+        device, bytes=region.results[0].nbytes + every - kept, cached=kept, blocks=cdiv(runs * slices, THREADS),
+        blocks_per_sm=8, chain=rounds * TRIP_US + BARRIER_US * (slices > 1),
     )  # fmt: skip
     return total.plus(latency=-early_us(device))
 

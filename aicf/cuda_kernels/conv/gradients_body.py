@@ -20,12 +20,13 @@ from ...types import DType, f32
 from ..dsl import cuda, device, float32, int32, uint32
 from ..gemm.simt_body import ALIGNMENT
 from ..tiles.element import putter
-from ..tiles.fragment import Fragment, outer
+from ..tiles.fragment import Fragment, fragment, outer
 from ..tiles.tile import add_tiles, each, put_run, put_runs, runs, zeros
 
 TILE, STEP, THREADS, SIDE = 64, 16, 256, 16
 OWN = TILE // SIDE  # rows and columns of a thread
 PITCH = TILE + 4  # neighbouring k lie four banks apart
+TOGETHER = 8  # loads of a thread that sums splits
 ELEMENTS = TILE * STEP // THREADS  # of an operand's K-tile, that a thread loads
 
 
@@ -234,30 +235,66 @@ def gradient(of_weight: bool, dtype: DType, divided: bool) -> Callable[..., None
 
 
 @functools.cache
-def sum_parts(dtype: DType, width: int) -> Callable[..., None]:
-    """`kernel(partial, result, splits, shape, pitches)`: a thread per run of `width` neighbours of a result (rows, places, channels), the sum of what
-    so many splits have there, first to last: always the same.
+def sum_parts(dtype: DType, width: int, slices: int) -> Callable[..., None]:
+    """`kernel(partial, result, splits, shape, pitches)`: runs of `width` neighbours of a result (rows, places, channels), the sum of what so many
+    splits have there. A block has `THREADS / slices` runs, each in so many slices of the splits, which are added up in order: always the same.
+
+    Limit: trips to the L2 cache. `TOGETHER` loads of a thread are under way at once.
 
     shape    places, channels, and the runs of all
     pitches  of a split's matrix: f32 from place to place, in a row, in all
     """
-    load, add, store = runs(f32, 1, width, lambda i, at: at), add_tiles(width), put_run(dtype, width)
-    start = zeros(width)
+    lanes, room, start = THREADS // slices, THREADS * width, zeros(width)
+    load, add, store = runs(f32, TOGETHER, width, place_of_split), add_tiles(width), put_run(dtype, width)
+    add_all, put, get = adder(TOGETHER, width, add), put_runs(1, width, 0, 1), fragment(1, width, width)
 
     def kernel(partial, result, splits, shape, pitches):
-        run = uint32(cuda.blockIdx.x) * uint32(cuda.blockDim.x) + uint32(cuda.threadIdx.x)
-        if run < uint32(shape[2]):
+        shared = cuda.shared.array(room, float32, ALIGNMENT)
+        thread = uint32(cuda.threadIdx.x)
+        of = uint32(thread // uint32(lanes))
+        lane = uint32(thread - of * uint32(lanes))
+        run = uint32(uint32(cuda.blockIdx.x) * uint32(lanes) + lane)
+        inside = run < uint32(shape[2])
+        total = start
+        if inside:
             across = uint32(uint32(shape[1]) // uint32(width))
             line = uint32(run // across)
             row = uint32(line // uint32(shape[0]))
             place = uint32(line - row * uint32(shape[0]))
             channel = np.int64(uint32(run - line * across)) * width
             at = np.int64(row) * pitches[1] + np.int64(place) * pitches[0] + channel
-            total = start
-            for _ in range(splits):
-                total = add(total, load(partial, at))
-                at += np.int64(pitches[2])
+            share = int32((splits + (slices - 1)) // slices)
+            first = int32(int32(of) * share)
+            left = int32(min(share, int32(splits - first)))
+            at += np.int64(first) * pitches[2]
+            while left > 0:
+                total = add_all(total, load(partial, (at, left, np.int64(pitches[2]))))
+                at += np.int64(pitches[2]) * TOGETHER
+                left = int32(left - TOGETHER)
+        if slices > 1:
+            put(shared, thread * width, total)
+            cuda.syncthreads()
+            if of == 0:
+                for i in range(1, slices):
+                    total = add(total, get(shared, (i * lanes + lane) * width))
+        if inside and of == 0:
             store(result, np.int64(run) * width, total)
 
-    kernel.__name__ = f"convolution_sum_parts_{dtype}_{width}"
+    kernel.__name__ = f"convolution_sum_parts_{dtype}_{width}_{slices}"
     return kernel
+
+
+def place_of_split(i: Any, env: Any) -> Any:
+    at, left, pitch = env
+    if i < left:
+        return at + i * pitch
+    return np.int64(-1)
+
+
+def adder(count: int, width: int, add: Any) -> Any:
+    """`add_all(total, tile)`: so many runs of `width`, one after the other."""
+    first, last = (count - 1) * width, count * width
+    if count == 0:
+        return device(lambda total, tile: total)
+    before = adder(count - 1, width, add)
+    return device(lambda total, tile: add(before(total, tile), tile[first:last]))

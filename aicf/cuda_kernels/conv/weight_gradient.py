@@ -37,7 +37,9 @@ from ..hopper.units import ATOM, TMA_ALIGNMENT
 from .gradients import GradientProblem, given, positions, problem_of, sum_cost, sum_launch
 from .wgmma import AXES, FURTHEST, STEP, corners, geometry_of, spans, window_map
 
-SPLITS = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64  # and as many as fill the device once
+SPLITS, WAVES = (1, 2, 4, 8, 16), (1, 2, 3)  # and as many as fill the device so many times
+# Rates fall with all that shared memory takes longer than tensor cores, where a is M-major: 715 TFLOP/s of 128x256, 570 of 128x128, 510 of 64x192
+CROWDED = 1.0
 MOST_BYTES = 2**28  # of all splits' sums
 
 
@@ -96,18 +98,23 @@ def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> t
     """The number of splits of the windows that is predicted to be fastest."""
     p, of = problem_of(region), product(region)
     partial = 4 * p.o * padded_n(p)
-    fill = max(1, wgmma_cost.resident(tiling, device) // wgmma_cost.clusters(tiling, of))
-    wanted = {n for n in (*SPLITS, fill) if n == 1 or (n * partial <= MOST_BYTES and n <= 2 * fill)}
+    at_once, tiles = wgmma_cost.resident(tiling, device), wgmma_cost.clusters(tiling, of)
+    fills = [max(1, waves * at_once // tiles) for waves in WAVES]
+    wanted = {n for n in (*SPLITS, *fills) if n == 1 or (n * partial <= MOST_BYTES and n <= fills[-1])}
     costs = []
     for split in sorted({gemm_split.divide(p.pixels, n, k_tile(p.dtype)) for n in wanted}):
-        first = wgmma_cost.cost(tiling, of, device, split, operand_bytes=_operand_bytes(region))
+        first = wgmma_cost.cost(
+            tiling, of, device, split, operand_bytes=_operand_bytes(region), crowded=CROWDED
+        )
         total = sum_cost(region, device, split.number, partial)
         costs.append((Cost({**first.terms, "sum of parts": total.us}), split))
     return min(costs, key=lambda pair: pair[0].us)
 
 
 def _operand_bytes(region: RegionSpec) -> int:
-    return sum(t.nbytes for t in given(region))
+    """Of steps longer than windows, x is not read as a whole."""
+    p, (x, dy) = problem_of(region), given(region)
+    return min(x.nbytes, p.pixels * p.places * p.c * x.dtype.itemsize) + dy.nbytes
 
 
 def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:

@@ -101,17 +101,18 @@ def cost(
     leaving: Leaving | None = None,
     k: int = 0,
     operand_bytes: int = 0,
+    crowded: float | None = None,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
     operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
-    operand_bytes: of a and b in memory, where they are not as large as they are read."""
+    operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`."""
     p, _ = gemm.problem(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step
     length, count = (whole, 1) if split is None else (split.k, split.number)
     tiles = clusters(tiling, region, register_operand) * tiling.together * count
     share = min(1.0, tiles / device.sms)
-    rate = _rate(tiling, p.dtype, share)
+    rate = _rate(tiling, p.dtype, share, crowded)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     k_tiles, size = length // step, length * p.dtype.itemsize
@@ -222,7 +223,7 @@ def _moved_bytes(region: RegionSpec) -> int:
     return max(0, region.nbytes - factors - p.count * p.m * p.n * own)
 
 
-def _rate(tiling: WgmmaTiling, dtype: DType, share: float) -> float:
+def _rate(tiling: WgmmaTiling, dtype: DType, share: float, power: float | None = None) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
     halves = dtype in (f16, bf16) and not tiling.promoted
     if tiling.promoted:
@@ -231,7 +232,7 @@ def _rate(tiling: WgmmaTiling, dtype: DType, share: float) -> float:
         most, crowded = ALL, CROWDED_HALVES
     else:
         most, crowded = (ALL_TF32, CROWDED_TF32) if dtype is f32 else (ALL_F8, CROWDED_F8)
-    rate = (ALONE + (most - ALONE) * share) / tiling.crowding**crowded
+    rate = (ALONE + (most - ALONE) * share) / tiling.crowding ** (crowded if power is None else power)
     return rate * SMALL_N if tiling.n == ATOM and halves else rate
 
 
