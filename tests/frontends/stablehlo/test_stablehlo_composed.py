@@ -128,3 +128,41 @@ def test_padding_that_data_say_is_refused():
             "tensor<5xf32>",
             [np.ones(2, np.float32), np.ones(1, np.int64)],
         )
+
+
+@pytest.mark.parametrize("transpose", ["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])
+@pytest.mark.parametrize(
+    "left, lower, unit",
+    [(True, True, False), (True, False, True), (False, True, True), (False, False, False)],
+)
+def test_triangular_systems(transpose, left, lower, unit):
+    rows, columns = 5, 3
+    whole = RNG.normal(size=(2, rows, rows)) + 3 * np.eye(rows)  # the other triangle is not to be read
+    triangle = np.tril(whole) if lower else np.triu(whole)
+    if unit:
+        triangle = triangle - triangle * np.eye(rows) + np.eye(rows)
+    matrix = triangle if transpose == "NO_TRANSPOSE" else triangle.swapaxes(1, 2)
+    b = RNG.normal(size=(2, rows, columns) if left else (2, columns, rows))
+    a_type, b_type = f"tensor<2x{rows}x{rows}xf64>", f"tensor<{'x'.join(map(str, b.shape))}xf64>"
+    body = (
+        f'%0 = "stablehlo.triangular_solve"(%a, %b) <{{left_side = {str(left).lower()}, lower = {str(lower).lower()}, '
+        f"transpose_a = #stablehlo<transpose {transpose}>, unit_diagonal = {str(unit).lower()}}}> : ({a_type}, {b_type}) -> {b_type} "
+        f"return %0 : {b_type}"
+    )
+    (made,) = run(body, f"%a: {a_type}, %b: {b_type}", b_type, [whole, b])
+    wanted = (
+        np.linalg.solve(matrix, b)
+        if left
+        else np.linalg.solve(matrix.swapaxes(1, 2), b.swapaxes(1, 2)).swapaxes(1, 2)
+    )
+    np.testing.assert_allclose(made, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_large_triangular_systems_are_refused():
+    kind = "tensor<200x200xf32>"
+    body = (
+        '%0 = "stablehlo.triangular_solve"(%a, %a) <{left_side = true, lower = true, transpose_a = #stablehlo<transpose NO_TRANSPOSE>, '
+        f"unit_diagonal = true}}> : ({kind}, {kind}) -> {kind} return %0 : {kind}"
+    )
+    with pytest.raises(FrontendError, match="200 rows, more than 128"):
+        run(body, f"%a: {kind}", kind, [np.eye(200, dtype=np.float32)])
