@@ -246,6 +246,7 @@ class KernelVariant(Immovable):
     strided  whether plans ask it of operands and results that are views of other tensors (see graph/fuse/strided.py): its `accepts` says
              which ones, of what strides and of what alignment, and its launches go by those of the region's descriptors
     shared   bytes of shared memory that a block takes
+    chained  whether its launches may be some of another variant's, whose tensors lie within others: none of them has a `Table`
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
@@ -273,6 +274,7 @@ class KernelVariant(Immovable):
     priority: int = 0
     capture_safe: bool = True
     deterministic: bool = True
+    chained: bool = True
     origin: str = "aicf"
     doc: str = ""
 
@@ -388,6 +390,7 @@ def variant(
     priority: int = 0,
     capture_safe: bool = True,
     deterministic: bool = True,
+    chained: bool = True,
     family: Callable[[RegionSpec], Reject | None] | None = None,
 ) -> Callable[[type], KernelVariant]:
     """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable`, `workspace` and `least`.
@@ -428,6 +431,7 @@ def variant(
             priority=priority,
             capture_safe=capture_safe,
             deterministic=deterministic,
+            chained=chained,
             family=family,
             doc=inspect.getdoc(cls) or "",
             **functions,

@@ -9,6 +9,7 @@ import pytest
 
 import aicf
 from aicf import nn
+from aicf.device.spec import preset
 from aicf.errors import AicfError, AttrError, VerifyError
 from aicf.ir import Subgraph
 from aicf.ops.scan import drawn
@@ -132,6 +133,23 @@ def test_the_body_s_kernels_are_told():
             r"6 steps\s+\w+\.elementwise_\w+\.v\d .*mul \+ add \+ tanh", str(explained.region(number))
         )
         assert any("elementwise" in term for term in region.selection.chosen.cost.terms)
+
+
+def test_more_parts_than_a_launch_has_parameters_for():
+    """The kernel that has them in a table can't be one of a chain's."""
+
+    def f(ctx, x):
+        parts = [x[0, : n + 1] for n in range(20)]
+        end, _ = ctx.scan(lambda c, none: ([ctx.tanh(v) for v in c], ()), parts, length=3)
+        return {f"part{n}": v for n, v in enumerate(end)}
+
+    x = np.random.default_rng(1).normal(size=(2, 32)).astype(np.float32)
+    model = model_of(f, *x.shape)
+    (region,) = (r for r in aicf.explain_for(model, "h200").regions if r.spec.ops[0].kind.name == "scan")
+    assert region.selection.chosen.variant.build(region.spec, preset("h200"))
+    made = run(f, x)
+    for n in range(20):
+        np.testing.assert_allclose(made[f"part{n}"], np.tanh(np.tanh(np.tanh(x[0, : n + 1]))), rtol=1e-5)
 
 
 WRONG = {

@@ -23,7 +23,7 @@ from ...types import DType, TensorDesc, TensorSpec, numel
 
 ALIGNMENT = 256  # of each tensor in the workspace
 Place = In | Out | Work
-REQUIRED = frozenset({"deterministic", "capture_safe"})
+REQUIRED = frozenset({"deterministic", "capture_safe", "chained"})
 
 
 def dense(shape: Sequence[int], dtype: DType, alignment: int = ALIGNMENT) -> TensorDesc:

@@ -151,7 +151,7 @@ class MultiMap:
         return [Launch(body, (max(1, ends[-1]),), (THREADS,), (*_pointers(parts), *numbers))]
 
 
-@variant(MAP, id="cuda.multi_map_table.v1", takes=(MAP, "maps"))
+@variant(MAP, id="cuda.multi_map_table.v1", takes=(MAP, "maps"), chained=False)
 class MultiMapTable:
     """Any number of independent maps that do the same, each of any length; operands dense, or of one element. Any dtype.
 

@@ -20,8 +20,8 @@ from ..fuse.strided import find_views
 from .plan import ExecPlan, make_plan
 
 REQUIRED = frozenset(
-    {"deterministic", "capture_safe"}
-)  # whatever is asked of the whole: the op's variant says that it is both
+    {"deterministic", "capture_safe", "chained"}
+)  # whatever is asked of the whole: the op's variant says that it is so
 
 
 @lru_cache(maxsize=256)
