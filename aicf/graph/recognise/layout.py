@@ -85,9 +85,11 @@ class _Layout:
             self.ctx.builder.rewind(mark)
             return []
         self._settle(ops, back)
-        convolutions = [op for op in ops if _is_convolution(op) and op.kind != "transpose"]
+        marked = [op for op in ops if _is_convolution(op)]
+        # one of patches is a product, and the transpose behind it is all that is marked
+        convolutions = [op for op in marked if op.kind != "transpose"] or marked
         told = f"{len(convolutions)} convolutions and {len(turned)} ops between them; transposes move {_size(after)} in the place of {_size(before)}"
-        return [Recognised("channels last", convolutions[0].where, told, len(turned))]
+        return [Recognised("channels last", (convolutions or ops)[0].where, told, len(turned))]
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
