@@ -158,7 +158,7 @@ HELD, CLUSTER, STREAMED, SERIAL = (
     f"cuda.rows_{name}" for name in ("resident.v2", "cluster.v1", "streamed.v2", "serial.v2")
 )
 ROWS = HELD, CLUSTER, STREAMED, SERIAL
-STRIDED = "cuda.elementwise_strided.v1"
+STRIDED, TRANSPOSED = "cuda.elementwise_strided.v1", "cuda.elementwise_transposed.v1"
 
 
 def softmax(shape: Sequence[int], dtype: DType = f32, axis: int = -1) -> RegionSpec:
@@ -340,6 +340,29 @@ def scan(steps: int, batch: int, width: int, dtype: DType = f32, reverse: bool =
     return region("scan", state, state, rows, weight, **how)
 
 
+def transposes() -> list[Case]:
+    """Odd sizes, whole and broken tiles, other axes before, between and behind, types, and what is fused around."""
+    t = "transpose"
+    plain = [
+        ((64, 64), (1, 0)), ((65, 17), (1, 0)), ((16, 200), (1, 0)), ((3, 33, 71), (0, 2, 1)), ((2, 64, 7, 19), (0, 2, 3, 1)), ((2, 9, 8, 48), (0, 3, 1, 2)),
+        ((20, 3, 40), (2, 1, 0)), ((5, 0, 20), (0, 2, 1)),
+    ]  # fmt: skip
+    cases = [Case(TRANSPOSED, region(t, shape, perm=perm)) for shape, perm in plain if 0 not in shape]
+    cases += [
+        Case(TRANSPOSED, region(t, desc((3, 70, 33), kind), perm=(0, 2, 1)), 0.0)
+        for kind in (f16, bf16, i32, i64, DType.bool)
+    ]
+    x, r, b = desc((3, 70, 40), bf16), desc((3, 40, 70)), desc((70,))
+    around = (
+        ("t", t, "x", {"perm": (0, 2, 1)}),
+        ("w", "convert", "t", {"dtype": f32}),
+        ("s", "add", "w", "r"),
+        ("y", "add", "s", "b"),
+    )
+    cases.append(Case(TRANSPOSED, fused({"x": x, "r": r, "b": b}, *around, keep=("w", "y")), 1e-5))
+    return cases
+
+
 # One region for each variant, compiled for every architecture.
 FIRST = [
     Case("cuda.elementwise_flat.v1", region("add", (1000,), (1000,))),
@@ -349,6 +372,7 @@ FIRST = [
     Case("cuda.elementwise_strided.v1", region("add", (30, 1), (20, 1, 40))),
     Case("cuda.add_f16_half2.v1", region("add", *2 * [desc((1000,), f16)]), tolerance=1e-3),
     Case("cuda.elementwise_rows.v1", region("bias_add", (30, 40), (40,))),
+    Case(TRANSPOSED, region("transpose", (70, 130), perm=(1, 0))),
     Case("cuda.multi_map.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
     Case("cuda.multi_map_table.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
@@ -921,6 +945,7 @@ def _memory() -> list[Case]:
         ),
         Case("cuda.elementwise_flat.v1", region("slice", (301,), start=(2,), limit=(300,), step=(1,))),
         Case("cuda.elementwise_rows.v1", region("slice", (5, 64), start=(0, 4), limit=(5, 60), step=(2, 1))),
+        *transposes(),
         Case("cuda.elementwise_rows.v1", region("transpose", (3, 5, 8), perm=(1, 0, 2))),
     ]
     cases += [  # rows of any length, where vectors cross from one to the next

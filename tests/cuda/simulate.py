@@ -39,7 +39,7 @@ from aicf.types import ActKind, DType, bf16, f16, f32, i8, i32, i64, u8
 
 TINY = DeviceSpec("tiny", "cuda", (9, 0), frozenset({"sm_90a"}), 2, 1000.0, {"f32": 20.0})
 TILED, NAIVE = "cuda.gemm_tiled_32x32.v1", "cuda.gemm_naive.v1"
-FLAT, STRIDED = "cuda.elementwise_flat.v1", "cuda.elementwise_strided.v1"
+FLAT, STRIDED, TRANSPOSED = (f"cuda.elementwise_{name}.v1" for name in ("flat", "strided", "transposed"))
 
 CASES = [
     Case(FLAT, region("gelu", (300,))),
@@ -67,6 +67,8 @@ CASES = [
     Case(STRIDED, region("bias_add", (4, 7), (4,))),
     Case(STRIDED, region("broadcast_in_dim", (4, 1), shape=(4, 3, 5), dims=(0, 2))),
     Case(STRIDED, region("transpose", (2, 3, 5), perm=(2, 0, 1))),
+    Case(TRANSPOSED, region("transpose", (17, 70), perm=(1, 0))),
+    Case(TRANSPOSED, region("transpose", desc((2, 18, 2, 16), f16), perm=(0, 2, 3, 1)), 1e-3),
     Case(STRIDED, region("reverse", (3, 7), dims=(1,))),
     Case(STRIDED, region("slice", (5, 9), start=(1, 2), limit=(5, 9), step=(3, 2))),
     Case(FLAT, region("slice", (9,), start=(2,), limit=(7,), step=(1,))),

@@ -109,6 +109,20 @@ def captured():
     return {"graphs": graphs, "captured": report.captured, "total": report.total, "text": str(report)}
 
 
+def long():
+    """A thousand steps of all ranks, and the same by each alone."""
+    parallel = DataParallel(timeout=60)
+    together, alone = compiled(parallel), compiled(None, accumulate=parallel.ranks)
+    for n in range(1000):
+        parts = [
+            slice(at, at + 8) for at in ((8 * parallel.ranks * n + 8 * r) % 88 for r in range(parallel.ranks))
+        ]
+        together({"x": X[parts[RANK]], "y": Y[parts[RANK]]})
+        for part in parts:
+            alone({"x": X[part], "y": Y[part]})
+    return {"together": digests(together.state_dict()), "alone": digests(alone.state_dict())}
+
+
 def resume():
     """Of another number of ranks."""
     return trained(FOLDER.parent / "two" / "fit_zero", DataParallel(timeout=60), 8, resume=True)

@@ -64,6 +64,12 @@ def test_two_gpus_train_as_one(trained):
     assert trained[0]["data"]["state"] == ranks.digests(program.state_dict())
 
 
+def test_a_thousand_steps_do_not_drift(tmp_path):
+    """Of two GPUs and of one, bit for bit."""
+    _, found = run("long", tmp_path)
+    assert all(rank["together"] == rank["alone"] == found[0]["alone"] for rank in found)
+
+
 def test_a_step_is_one_graph(tmp_path):
     _, found = run("captured", tmp_path)
     for rank in found:
