@@ -143,9 +143,8 @@ def _by_events(torch: Any, call: Callable[[], None], calls: int, stream: Any) ->
 
 def _torch_group(torch: Any) -> Any:
     if not torch.distributed.is_initialized():
-        os.environ["MASTER_PORT"] = str(
-            int(os.environ["MASTER_PORT"]) + 7
-        )  # aicf's ranks have met at the other
+        if "TORCHELASTIC_RUN_ID" not in os.environ:  # aicf's ranks have met at this one
+            os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 7)
         torch.distributed.init_process_group(
             "nccl", device_id=torch.device("cuda", torch.cuda.current_device())
         )

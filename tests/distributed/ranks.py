@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -191,5 +192,7 @@ def uneven():
 
 
 if __name__ == "__main__":
+    if DEVICE != "cpu":  # where a rank hangs is said
+        faulthandler.dump_traceback_later(15)
     made = globals()[sys.argv[1]]()
     (FOLDER / f"{RANK}.json").write_text(json.dumps(made, default=float))

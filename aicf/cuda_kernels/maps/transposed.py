@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
-from ...registry.cost import Cost, roofline
+from ...registry.cost import TRIP_US, Cost, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.program import Expression, Load, Map
@@ -31,6 +31,7 @@ from .elementwise import (
 )
 
 TILE = 64  # elements of a tile's side
+PASSES = TILE * TILE // THREADS  # elements of a thread: its other loads wait for the stores before them
 SHORT = 16  # the least side that is worth tiles
 BLOCKS = 4  # on a multiprocessor, by registers
 TILE_FLOPS = 12  # of an element: its way through shared memory, at half the rate of multiply-adds
@@ -121,11 +122,15 @@ class ElementwiseTransposed:
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         m, found = _map(region), _accepted(region)
-        tiles = _tiles(found)
+        tiles, moving = (
+            _tiles(found),
+            sum(any(s) for slot, s in enumerate(found.strides) if slot != found.slot),
+        )
         flops = m.flops + (TILE_FLOPS + DIVISION_FLOPS * len(m.loads) / 4) * tiles * TILE * TILE
         return roofline(
             device, bytes=region.nbytes, flops=flops, efficiency=MAP_EFFICIENCY, memory_efficiency=SCALAR_ACCESS,
             blocks=tiles, blocks_per_sm=BLOCKS, useful=m.flops,
+            chain=TRIP_US * (PASSES if moving else 1),
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -145,7 +150,8 @@ class ElementwiseTransposed:
         assert source.operand is not None
         rows, columns = (cdiv(found.shape[d], TILE) for d in (found.axis, -1))
         args = (
-            ins, outs, In(source.operand), tuple(map(Num, found.shape)), given, origin_given, Num(rows), Num(columns),
+            ins, outs, In(source.operand), tuple(map(Num, found.shape)), given, origin_given, Num(found.strides[found.slot][-1]), Num(rows),
+            Num(columns),
         )  # fmt: skip
         return [Launch(body, (max(1, _tiles(found)),), (THREADS,), args)]
 
