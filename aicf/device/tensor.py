@@ -76,10 +76,9 @@ class Tensor(Immovable):
 
     def numpy(self) -> np.ndarray:
         """A copy on the host, after waiting for the device's stream. LabelError if a run met a label that is no class."""
-        host = self.runtime.download(self)
-        for check in self.checks:
+        for check in self.checks:  # first: one of them waits where the copy would wait for ever
             check()
-        return host
+        return self.runtime.download(self)
 
     def item(self) -> float:
         """The one element, as a number of Python; it waits for the device."""

@@ -131,10 +131,9 @@ class DataParallel:
             pulse.started(runtime)
 
     def check(self) -> None:
-        """DistributedError if a run did not end since a rank is gone, or late."""
+        """Wait for the runs that were started; DistributedError if one does not end since a rank is gone, or late."""
         for pulse in _pulses.values():
-            if pulse.failed is not None:
-                raise pulse.failed
+            pulse.wait()
 
     def compiled(self, plan: Any) -> None:
         """DistributedError unless all ranks have the same collectives in the same order, of the same types."""

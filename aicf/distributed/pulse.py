@@ -22,6 +22,7 @@ from ..errors import DistributedError
 from .mesh import Mesh
 
 EVERY, LOST = 0.5, 5.0  # seconds between pulses, and after which a run waits for a rank that is gone
+ASKING = 1e-4  # seconds between questions whether a run is done
 FREED, STUCK = (
     10.0,
     70,
@@ -57,6 +58,14 @@ class Pulse:
             raise self.failed
         self._runs.append((runtime.stream.record(), time.monotonic()))
         self.launched += 1
+
+    def wait(self) -> None:
+        """Until all runs are done, or one never will be. By asking, again and again: who waits inside of the driver can't be told."""
+        last = self._runs[-1][0] if self._runs else None
+        while last is not None and self.failed is None and not last.is_done:
+            time.sleep(ASKING)
+        if self.failed is not None:
+            raise self.failed
 
     # --- this rank
 

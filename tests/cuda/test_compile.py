@@ -56,7 +56,9 @@ def is_new(case: Case, device: DeviceSpec) -> bool:
 
 
 def test_every_variant_has_a_case():
-    assert {c.variant for c in FIRST} == set(VARIANTS) - {*WGMMAS, *FMAS, *CONVOLUTIONS, *GRADIENTS}
+    """NCCL's collectives are launches of its own."""
+    known = {v for v in VARIANTS if not v.endswith("_nccl.v1")}
+    assert {c.variant for c in FIRST} == known - {*WGMMAS, *FMAS, *CONVOLUTIONS, *GRADIENTS}
 
 
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))

@@ -19,7 +19,9 @@ from aicf.types import i32
 def test_every_kernel_is_looked_at():
     """With a problem that it takes and that has something to do; epilogues, types and edges among them."""
     h200, made = preset("h200"), sanitize.cases(preset("h200"), each=2)
-    assert {c.variant for c in made} == {v.id for v in aicf.default_registry() if v.device == "cuda"}
+    assert {c.variant for c in made} == {
+        v.id for v in aicf.default_registry() if v.device == "cuda" and not v.id.endswith("_nccl.v1")
+    }
     for case in made:
         assert sanitize.VARIANTS[case.variant].supported(case.region, h200) is None, case
         assert all(t.numel for t in case.region.tensors)

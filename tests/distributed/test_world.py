@@ -10,9 +10,10 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.distributed import DataParallel, World, ZeRO1, world
+from aicf.distributed import DataParallel, World, ZeRO1, pulse, world
 from aicf.distributed.mesh import Mesh
 from aicf.distributed.parallel import owners
+from aicf.distributed.pulse import Pulse
 from aicf.distributed.world import first_host
 from aicf.errors import DistributedError, VerifyError
 from aicf.training.shard import Shard
@@ -181,6 +182,65 @@ def test_nobody_joins():
         Mesh(World(0, 2, 0, "127.0.0.1", port), 0.3)
     with pytest.raises(DistributedError, match="rank 1 does not reach rank 0"):
         Mesh(World(1, 2, 0, "127.0.0.1", port), 0.3)
+
+
+# --- pulses -----------------------------------------------------------------------------------------------------------
+
+
+class Gpu:
+    """A runtime whose runs are done when the test says so."""
+
+    def __init__(self):
+        self.is_done, self.stream, self.place = False, self, "test"
+
+    def record(self):
+        return self
+
+
+def pulses(ranks, aborted, timeout=30.0):
+    joined = meshes(ranks)
+    return in_threads(ranks, lambda r: Pulse(joined[r], timeout, lambda: aborted.append(r)))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(pulse, "EVERY", 0.02)
+    monkeypatch.setattr(pulse, "LOST", 0.2)
+    monkeypatch.setattr(pulse.os, "_exit", lambda status: None)
+    monkeypatch.setattr(pulse, "_rows", {})
+
+
+def test_a_run_that_ends_is_waited_for(quick):
+    gpus, aborted = [Gpu(), Gpu()], []
+    made = pulses(2, aborted)
+
+    def work(rank):
+        made[rank].started(gpus[rank])
+        threading.Timer(0.3, lambda: setattr(gpus[rank], "is_done", True)).start()
+        return made[rank].wait()
+
+    assert in_threads(2, work) == [None, None] and not aborted
+
+
+def test_a_rank_that_is_gone_ends_the_wait(quick):
+    gpus, aborted = [Gpu(), Gpu()], []
+    made = pulses(2, aborted)
+    made[0].started(gpus[0])
+    made[1]._to.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(DistributedError, match="run 1 did not end in .* rank 1 is gone"):
+        made[0].wait()
+    with pytest.raises(DistributedError, match="rank 1 is gone"):
+        made[0].started(gpus[0])
+    assert made[0].failed.rank == 1
+
+
+def test_a_late_rank_is_named(quick):
+    gpus, aborted = [Gpu(), Gpu()], []
+    made = pulses(2, aborted, timeout=0.5)
+    made[0].started(gpus[0])
+    with pytest.raises(DistributedError, match="rank 1 is late"):
+        made[0].wait()
+    assert "rank 1: 0 runs done, 0 started" in str(made[0].failed)
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Parallel(Protocol):
         """A run was started."""
 
     def check(self) -> None:
-        """DistributedError if a rank is known to be gone, or late."""
+        """Wait for the runs that were started; DistributedError if a rank is known to be gone, or late."""
 
     @property
     def shards(self) -> bool: ...

@@ -256,7 +256,7 @@ class Program(Immovable, InNotebook):
         """Results whose readers are told what was wrong."""
         checks: tuple[Callable[[], None], ...] = tuple(partial(tell, record) for record in faults)
         if self.parallel is not None:
-            checks += (self.parallel.check,)
+            checks = (self.parallel.check, *checks)
         for tensor in results.values() if checks else ():
             tensor.checks = checks
         return results
