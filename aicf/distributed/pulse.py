@@ -43,7 +43,8 @@ class Pulse:
         self._runs: deque[tuple[Any, float]] = (
             deque()
         )  # the event at the end of each run, and when it was started
-        self._table: dict[int, dict[str, Any]] = {}
+        self._table: dict[int, dict[str, Any]] = {}  # how far each rank is, as rank 0 has told it
+        self._rows: dict[int, dict[str, Any]] = {}  # of rank 0: what each rank has said last
         server = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
         port = mesh.all("pulse", server.getsockname()[1] if server else 0)[0]
         if server is not None:
@@ -140,10 +141,7 @@ class Pulse:
             for line in lines:
                 told = json.loads(line)
                 rank = int(told["rank"])
-                _rows[rank] = told
-                found.sendall(json.dumps(_rows).encode() + b"\n")
+                self._rows[rank] = told
+                found.sendall(json.dumps(self._rows).encode() + b"\n")
         if rank is not None:
-            _rows[rank] = {**_rows[rank], "gone": True}
-
-
-_rows: dict[int, dict[str, Any]] = {}  # of rank 0: what each rank has said last
+            self._rows[rank] = {**self._rows[rank], "gone": True}

@@ -207,7 +207,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(pulse, "EVERY", 0.02)
     monkeypatch.setattr(pulse, "LOST", 0.2)
     monkeypatch.setattr(pulse.os, "_exit", lambda status: None)
-    monkeypatch.setattr(pulse, "_rows", {})
 
 
 def test_a_run_that_ends_is_waited_for(quick):
@@ -227,7 +226,7 @@ def test_a_rank_that_is_gone_ends_the_wait(quick):
     made = pulses(2, aborted)
     made[0].started(gpus[0])
     made[1]._to.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(DistributedError, match="run 1 did not end in .* rank 1 is gone"):
+    with pytest.raises(DistributedError, match=r"run 1 did not end in .* rank 1 is gone"):
         made[0].wait()
     with pytest.raises(DistributedError, match="rank 1 is gone"):
         made[0].started(gpus[0])
