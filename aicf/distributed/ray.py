@@ -38,18 +38,18 @@ def _backend() -> Any:
     """What tells each worker its rank before it trains: by the variables that torchrun sets."""
     from ray.train.backend import Backend, BackendConfig
 
-    class Ranks(Backend):
+    class RayBackend(Backend):
         def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
             address, port = worker_group.execute_single(0, _address)
             worker_group.execute(_tell, address, port)
 
     @dataclass
-    class RanksConfig(BackendConfig):
+    class RayBackendConfig(BackendConfig):
         @property
         def backend_cls(self) -> type[Backend]:
-            return Ranks
+            return RayBackend
 
-    return RanksConfig()
+    return RayBackendConfig()
 
 
 def _address() -> tuple[str, int]:

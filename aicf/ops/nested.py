@@ -22,7 +22,7 @@ def stack(*xs: Any_, axis: int = 0):
     C2  axis is in [-rank(y), rank(y))
     """
     rank = xs[0].rank + 1
-    for n, x in enumerate(xs):
+    for n, x in enumerate(xs[1:], 1):
         require(x.shape == xs[0].shape, "C1", f"xs[{n}] has shape {x.shape}, xs[0] {xs[0].shape}")
     require(-rank <= axis < rank, "C2", f"axis {axis} is not in [-{rank}, {rank})")
     at = axis % rank

@@ -40,20 +40,18 @@ def _neutral(how: Join, dtype: DType) -> float:
     return float(held.max if how is Join.min else held.min)
 
 
-def _made(x: TensorSpec, window, strides, dilation, low, high) -> tuple:
-    """The sizes of the result."""
-    for name, entries, least in (
-        ("window", window, 1),
-        ("strides", strides, 1),
-        ("dilation", dilation, 1),
-        ("low", low, 0),
-        ("high", high, 0),
-    ):
-        constraint = "C2" if least == 0 else "C1"
+def _check(x: TensorSpec, **given) -> None:
+    """C1 and C2."""
+    for name, entries in given.items():
+        constraint, least = ("C2", 0) if name in ("low", "high") else ("C1", 1)
         require(
             len(entries) == x.rank and all(is_integer(n) and n >= least for n in entries), constraint,
             f"{name} is {entries}, expected {x.rank} integers from {least} on",
         )  # fmt: skip
+
+
+def _made(x: TensorSpec, window, strides, dilation, low, high) -> tuple:
+    """The sizes of the result."""
     sides = zip(x.shape, window, strides, dilation, low, high)
     return tuple([max((d + a + b - (k - 1) * apart - 1) // s + 1, 0) for d, k, s, apart, a, b in sides])
 
@@ -79,6 +77,7 @@ def reduce_window(
     C1  window, strides and dilation are integers from 1 on, one for each axis of x    (StableHLO reduce_window C4 to C9)
     C2  low and high are integers from 0 on, one for each axis of x                    (StableHLO reduce_window C12; there also negative)
     """
+    _check(x, window=window, strides=strides, dilation=dilation, low=low, high=high)
     made = _made(x, window, strides, dilation, low, high)
     return TensorSpec(made, x.dtype, x.device)
 
@@ -141,6 +140,7 @@ def select_and_scatter(
     C2  low and high are integers from 0 on, one for each axis of x
     C3  source has an element for each window                  (StableHLO select_and_scatter C2)
     """
+    _check(x, window=window, strides=strides, low=low, high=high)
     made = _made(x, window, strides, (1,) * x.rank, low, high)
     require(source.shape == made, "C3", f"source has shape {source.shape}, expected {made}")
     return x

@@ -62,11 +62,13 @@ def rows_of(xs: Sequence[TensorSpec], carried: int, stacked: int) -> tuple[Tenso
 
 
 def _made(body: Subgraph, operands: tuple[TensorSpec, ...]) -> list[TensorSpec]:
+    types, why = None, ""
     try:
         types = types_of(body, operands)
     except (TypeInferenceError, AttrError, RegistryError) as error:
-        require(False, "C4", "in the body " + "; ".join([error.what, *error.details]))
-        raise AssertionError from error
+        why = "; ".join([error.what, *error.details])
+    require(types is not None, "C4", f"in the body {why}")
+    assert types is not None
     return [types[value] for value in body.results]
 
 

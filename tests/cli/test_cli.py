@@ -66,7 +66,7 @@ def test_info_of_an_op_has_its_signature_its_rules_and_its_variants(capsys, op):
     for decl in (*schema.operands, *schema.attrs):
         assert f"{decl.name}" in out.splitlines()[0]
     for constraint in schema.constraints:
-        assert f"{constraint}  " in out
+        assert f"\n{constraint:<3} " in out
     for variant in aicf.default_registry().variants(schema.kind):
         assert variant.id in out
 

@@ -34,7 +34,10 @@ NEGATIVE = {
     **_windows("reduce_window", []),
     **_windows("select_and_scatter", [f32(3, 3)]),
     ("select_and_scatter", "C3"): ([f32(4, 4), f32(2, 3)], {"window": (2, 2)}, r"source has shape \(2, 3\), expected \(3, 3\)"),
-    ("stack", "C1"): ([f32(2, 3), f32(3)], {}, r"xs\[1\] has shape \(3,\), xs\[0\] \(2, 3\)"),
+    ("stack", "C1"): [
+        ([f32(2, 3), f32(3)], {}, r"xs\[1\] has shape \(3,\), xs\[0\] \(2, 3\)"),
+        ([f32(2, 3), f32(2, 3), f32(3)], {}, r"xs\[2\] has shape \(3,\), xs\[0\] \(2, 3\)"),
+    ],
     ("stack", "C2"): [([f32(2, 3), f32(2, 3)], {"axis": n}, rf"axis {n} is not in \[-3, 3\)") for n in (3, -4)],
     ("outer", "C1"): [
         ([f32(2, 3), f32(3)], {}, "a has rank 2, expected 1"), ([f32(3), f32()], {}, "b has rank 0, expected 1"),
