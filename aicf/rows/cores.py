@@ -4,9 +4,9 @@ follows from that.
 An op names its core (`@op(..., core="reduce")`, by default its own name). One that is not declared fuses with nothing. Beside an op of
 one's own:
 
-    declare(Core("scan", prologue=0, epilogue=True))
+    declare(Core("sums", prologue=0, epilogue=True))
 
-Then regions `map+scan+map` form, where a variant `takes` them; it finds the maps and the core in the region's RegionProgram.
+Then regions `map+sums+map` form, where a variant `takes` them; it finds the maps and the core in the region's RegionProgram.
 """
 
 from __future__ import annotations

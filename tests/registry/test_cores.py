@@ -19,7 +19,7 @@ from aicf.types import TensorDesc, TensorSpec
 SHAPE = (5, 33)
 
 
-@variant("map", "scan", id="cpu.scan_rows.v1", takes=("scan", "map+scan", "scan+map", "map+scan+map"))
+@variant("map", "sums", id="cpu.scan_rows.v1", takes=("sums", "map+sums", "sums+map", "map+sums+map"))
 class ScanRows:
     """Blocks of rows through the maps; NumPy adds up."""
 
@@ -58,7 +58,7 @@ class ScanRows:
         return HostCall.binding(bind)
 
 
-@variant("scan", id="cpu.scan_alone.v1")
+@variant("sums", id="cpu.scan_alone.v1")
 class ScanAlone:
     """One op; a kernel that knows nothing of maps."""
 
@@ -82,7 +82,7 @@ class ScanAlone:
 def scan():
     """An op that is neither product nor reduction, and its core, for one test."""
 
-    @op("running_sum", core="scan")
+    @op("running_sum", core="sums")
     def running_sum(x: Float, *, axis: int = -1):
         """y[..., i] = x[..., 0] + ... + x[..., i].
 
@@ -95,9 +95,9 @@ def scan():
     def _(x, axis):
         return np.cumsum(x, axis)
 
-    core = declare(Core("scan", prologue=0, epilogue=True))
+    core = declare(Core("sums", prologue=0, epilogue=True))
     yield core
-    undeclare("scan")
+    undeclare("sums")
     record.unregister("running_sum")
 
 
@@ -152,11 +152,11 @@ def test_maps_fuse_around_a_core_that_is_declared(scan):
     (told,) = program.explain().to_json()["regions"]
     assert (told["region"], told["chosen"]) == (WHOLE, "cpu.scan_rows.v1")
     refused = {r["id"]: r["reason"] for r in told["rejected"]}
-    assert refused["cpu.elementwise_loop.v2"] == "takes map, this is map+scan+map"
-    assert refused["cpu.reduce_loop.v1"] == "takes map+reduce+map, this is map+scan+map"
+    assert refused["cpu.elementwise_loop.v2"] == "takes map, this is map+sums+map"
+    assert refused["cpu.reduce_loop.v1"] == "takes map+reduce+map, this is map+sums+map"
     states = {step["op"]: step["changed"] for step in told["steps"]}
-    assert states["running_sum"]["slot"] == "map+scan" and states["running_sum"]["core"] == "running_sum"
-    assert states["bias_add"]["slot"] == "map+scan+map"
+    assert states["running_sum"]["slot"] == "map+sums" and states["running_sum"]["core"] == "running_sum"
+    assert states["bias_add"]["slot"] == "map+sums+map"
     assert states["running_sum"]["domain"] == "(5, 33) after the core"
 
 
@@ -186,10 +186,10 @@ def test_without_a_kernel_that_takes_the_maps_regions_end_with_the_reason(scan):
     first, middle, last = explained(registry(ScanAlone))
     assert [r["region"] for r in (first, middle, last)] == ["scale + relu", "running_sum", "bias_add + tanh"]
     ended = first["ended"]
-    assert (ended["row"], ended["left"], ended["right"]) == ("slot", "map", "map+scan")
-    assert "elementwise_loop: takes map, this is map+scan" in ended["detail"]
+    assert (ended["row"], ended["left"], ended["right"]) == ("slot", "map", "map+sums")
+    assert "elementwise_loop: takes map, this is map+sums" in ended["detail"]
     ended = middle["ended"]
-    assert (ended["row"], ended["left"], ended["right"]) == ("slot", "scan", "scan+map")
+    assert (ended["row"], ended["left"], ended["right"]) == ("slot", "sums", "sums+map")
     assert "takes one op, got 2 (running_sum + bias_add)" in ended["detail"]
 
 
@@ -235,19 +235,19 @@ class TakesAll:
 
 @pytest.mark.parametrize("core, before, behind", [
     (None, "running_sum has a kernel of its own", "running_sum has a kernel of its own"),
-    (Core("scan"), "scale comes before running_sum", "bias_add comes after running_sum"),
-    (Core("scan", prologue=0), "", "bias_add comes after running_sum"),
-    (Core("scan", epilogue=True, said="the sums"), "scale comes before the sums", ""),
-    (Core("scan", prologue=0, epilogue=True), "", ""),
+    (Core("sums"), "scale comes before running_sum", "bias_add comes after running_sum"),
+    (Core("sums", prologue=0), "", "bias_add comes after running_sum"),
+    (Core("sums", epilogue=True, said="the sums"), "scale comes before the sums", ""),
+    (Core("sums", prologue=0, epilogue=True), "", ""),
 ])  # fmt: skip
 def test_what_stands_around_a_core_is_what_it_declares(scan, core, before, behind):
-    undeclare("scan")
+    undeclare("sums")
     if core is not None:
         declare(core)
     assert reasons() == (before, behind)
 
 
 def test_a_core_is_declared_once(scan):
-    assert declare(Core("scan", prologue=0, epilogue=True)) == scan
-    with pytest.raises(RegistryError, match="core 'scan' is already declared"):
-        declare(Core("scan"))
+    assert declare(Core("sums", prologue=0, epilogue=True)) == scan
+    with pytest.raises(RegistryError, match="core 'sums' is already declared"):
+        declare(Core("sums"))
