@@ -152,7 +152,12 @@ GRADIENTS = [
 ]  # gradient_cases.py has theirs
 FMAS = [v for v in VARIANTS if ".gemm_fma_" in v]  # test_gemm_fma.py has theirs
 SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, *FMAS)]
-GEMMS = [v for v in VARIANTS if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED)]
+INTEGERS = "cuda.gemm_naive_int8.v1"  # test_gpu_int8.py has its cases
+GEMMS = [
+    v
+    for v in VARIANTS
+    if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED, INTEGERS)
+]
 
 HELD, CLUSTER, STREAMED, SERIAL = (
     f"cuda.rows_{name}" for name in ("resident.v2", "cluster.v1", "streamed.v2", "serial.v2")
@@ -375,6 +380,7 @@ FIRST = [
     Case(TRANSPOSED, region("transpose", (70, 130), perm=(1, 0))),
     Case("cuda.multi_map.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
     Case("cuda.multi_map_table.v1", fused({"x": (1000,), "y": (33, 7)}, ("a", "exp", "x"), ("b", "exp", "y"), keep=("a", "b"))),
+    Case(INTEGERS, region("gemm", desc((33, 50), i8), desc((50, 41), i8), None, None)),
     *(Case(v, gemm(300, 200, 70, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=t), tolerance=e)
       for v in GEMMS for t, e in HALVES.items() if t is f16 or "64x64" in v),

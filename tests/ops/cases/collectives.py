@@ -11,6 +11,9 @@ NEGATIVE = {
     ],
 }
 EXACT = {
-    "all_reduce": [([f32(4, 7)], {"ranks": 8, "mean": True, "bucket": 2}, [f32(4, 7)]), ([i32()], {}, [i32()])],
+    "all_reduce": [
+        ([f32(4, 7)], {"ranks": 8, "mean": True, "bucket": 2}, [f32(4, 7)]),
+        ([i32()], {}, [i32()]),
+    ],
     "broadcast_from": [([f32(0, 3)], {"ranks": 2, "root": 1}, [f32(0, 3)])],
 }
