@@ -25,7 +25,8 @@ from aicf.device.spec import DeviceSpec, host
 from aicf.registry.variant import KernelVariant
 from aicf.types import f32
 
-PRODUCTS = [v for v in VARIANTS if VARIANTS[v].kinds == ("gemm",)]
+# integers: test_gpu_int8.py and test_int8_wgmma.py
+PRODUCTS = [v for v in VARIANTS if VARIANTS[v].kinds == ("gemm",) and "int8" not in v]
 ON_HOST = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
 EACH = -(-1000 // len(PRODUCTS))
 

@@ -138,7 +138,7 @@ def test_a_scalar_function_computes_with_members_of_numbers():
 
 
 @pytest.mark.parametrize("mode, message", [
-    (complex, "attribute mode needs bool, int, float, str, tuple, Shape, DType, or an enumeration"),
+    (complex, "attribute mode needs bool, int, float, str, tuple, Shape, DType, Subgraph, or an enumeration"),
     (enum.Enum("Mixed", {"a": 1, "b": "two"}), "attribute mode is a Mixed\n *expected: members that are all integers, or all text"),
 ])  # fmt: skip
 def test_what_no_attribute_can_be_is_refused_at_the_declaration(mode, message):
