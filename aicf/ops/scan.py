@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..ir import Subgraph, sketch
 from ..types import AttrPack, TensorSpec
+from .record import OpSchema
 from .schema import AnyOwn, op, require, schema_of
 
 
@@ -40,9 +41,7 @@ def scan(*xs: AnyOwn, body: Subgraph, carried: int, stacked: int, length: int, r
     for n, x in enumerate(xs[carried : carried + stacked]):
         rows = x.shape[0] if x.rank else "no"
         require(
-            x.rank > 0 and rows == length,
-            "C3",
-            f"xs[{carried + n}] has {rows} rows along its first axis, of {length} steps",
+            rows == length, "C3", f"xs[{carried + n}] has {rows} rows along its first axis, of {length} steps"
         )
     made = _made(body, rows_of(xs, carried, stacked))
     require(
@@ -72,14 +71,21 @@ def _made(body: Subgraph, operands: tuple[TensorSpec, ...]) -> list[TensorSpec]:
     return [types[value] for value in body.results]
 
 
-@lru_cache(maxsize=1024)
 def types_of(body: Subgraph, operands: tuple[TensorSpec, ...]) -> dict[int, TensorSpec]:
     """The types of all values of a body that is given operands of these types; TypeInferenceError where an op refuses its own."""
+    return _types_of(body, operands, tuple(schema_of(step.kind) for step in body.ops))
+
+
+@lru_cache(maxsize=1024)
+def _types_of(
+    body: Subgraph, operands: tuple[TensorSpec, ...], schemas: tuple[OpSchema, ...]
+) -> dict[int, TensorSpec]:
+    # The schemas are in the key: a notebook's cell that runs again defines its op anew.
     known = dict(enumerate(operands))
     device = operands[0].device if operands else "cpu"
-    for step in body.ops:
+    for step, schema in zip(body.ops, schemas):
         given = [known[value] if value >= 0 else None for value in step.inputs]
-        made = schema_of(step.kind).infer(given, step.attrs, device)
+        made = schema.infer(given, step.attrs, device)
         if len(made) != len(step.outputs):
             raise AttrError(f"{step.kind} has {len(made)} results", got=repr(step))
         known.update(zip(step.outputs, made))

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 
+from aicf.ops.scan import _types_of
 from aicf.ops.schema import Number, elementwise, schema_of, schemas, unregister
 
 from . import mutants
@@ -18,13 +19,15 @@ CHECKS = {s.name: mutants.checks_of(s) for s in schemas() if s.origin == "aicf"}
 SHARED = "record.py", "schema.py"  # what a declaration checks, whichever op is declared
 
 
-GIVEN_A_NUMBER = {"unsized.py: raise ValueError(f'{first} beside {wide}')"}  # as NumPy's, by the caller: C1
+GIVEN_A_NUMBER = re.compile(  # by the caller: NumPy's C1, and C4 of a body that has an op nobody knows
+    r"unsized.py: raise ValueError\(f'{first} beside {wide}'\)|record.py: raise RegistryError\(f'no op is called .*"
+)
 
 
 @pytest.mark.spec("E5")
 def test_what_infer_raises_has_a_number():
     found = [u for f in set().union(*CHECKS.values()) for u in mutants.rewritten(f).unnumbered]
-    assert {re.sub(r":\d+", "", u) for u in found} <= GIVEN_A_NUMBER
+    assert not [u for u in found if not GIVEN_A_NUMBER.fullmatch(re.sub(r":\d+", "", u))]
 
 
 @pytest.fixture
@@ -84,9 +87,11 @@ def test_every_part_of_every_check_has_a_case_that_notices_when_it_is_gone(bound
         for number, names in having.items():
             mutant = mutants.SWITCH.mutants[number]
             patch.setattr(mutants.SWITCH, "on", number)
+            _types_of.cache_clear()
             noticed = [notices(name, mutant.refuses_more) for name in names]
             if mutant.where.startswith(SHARED):
                 alive += [] if any(noticed) else [str(mutant)]
             else:
                 alive += [f"{name}: {mutant}" for name, seen in zip(names, noticed) if not seen]
+    _types_of.cache_clear()  # it knows answers that the last of them gave
     assert not alive, "nothing notices if these are left out:\n" + "\n".join(alive)

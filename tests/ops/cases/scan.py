@@ -5,6 +5,8 @@ from aicf.ops.scan import drawn
 from . import f16, f32, i32
 
 NEXT = drawn(3, lambda emit, before, x, same: [emit.add(emit.mul(before, same), x), before])
+TWO = drawn(3, lambda emit, before, x, y: [emit.add(emit.mul(before, y), x)])
+BOTH = drawn(2, lambda emit, one, other: [one, emit.reduce_sum(other, axes=(0,), keepdims=False)])
 SUM = drawn(2, lambda emit, before, x: [emit.reduce_sum(x, axes=(0,), keepdims=False), x])
 EMPTY = drawn(1, lambda emit, x: [])
 
@@ -32,6 +34,11 @@ NEGATIVE = {
     ("scan", "C2"): (THREE[:2], steps(), "the body takes 3 operands and the op has 2"),
     ("scan", "C3"): [
         (THREE, steps(length=3), r"xs\[1\] has 4 rows along its first axis, of 3 steps"),
+        (
+            [f32(2), f32(4, 2), f32(3, 2)],
+            steps(TWO, stacked=2),
+            r"xs\[2\] has 3 rows along its first axis, of 4 steps",
+        ),
         ([f32(), f32(), f32()], steps(), r"xs\[1\] has no rows along its first axis, of 4 steps"),
     ],
     ("scan", "C4"): [
@@ -52,6 +59,11 @@ NEGATIVE = {
     ],
     ("scan", "C6"): [
         ([f32(3), f32(4, 2)], steps(SUM), r"xs\[0\] is tensor<3xf32>, and the body makes tensor<f32> of it"),
+        (
+            [f32(3), f32(3)],
+            steps(BOTH, carried=2, stacked=0),
+            r"xs\[1\] is tensor<3xf32>, and the body makes tensor<f32> of it",
+        ),
         ([f16(), f32(4, 2)], steps(SUM), r"xs\[0\] is tensor<f16>, and the body makes tensor<f32> of it"),
     ],
 }
