@@ -31,16 +31,9 @@ class ScanOnHost:
         )
 
 
-def _bound(steps, device, operands, results):
-    """The whole scan as a call, on these arrays."""
-    moving = range(steps.carried + steps.stacked)
-    given = [
-        np.empty(t.shape, t.dtype.numpy) if n in moving else a
-        for n, (t, a) in enumerate(zip(steps.operands, operands))
-    ]
-    made = [np.empty(t.shape, t.dtype.numpy) for t in steps.results]
-    made = [made[first] for first in steps.plan.same]
-    arena = np.empty(steps.plan.arena, np.uint8)
+def calls_of(plan, device, given, made):
+    """The kernels of a body, bound to what it is given and to what it makes."""
+    arena = np.empty(plan.arena, np.uint8)
 
     def array(spot, desc):
         whole = {"operand": given, "result": made}.get(spot.what)
@@ -51,10 +44,23 @@ def _bound(steps, device, operands, results):
         return np.ndarray(desc.shape, desc.dtype.numpy, memory, spot.offset, strides)
 
     calls = []
-    for step in steps.plan.steps:
+    for step in plan.steps:
         ins = [array(spot, t) for spot, t in zip(step.ins, step.region.operands)]
         outs = [array(spot, t) for spot, t in zip(step.outs, step.region.results)]
         calls.append(step.variant.build(step.region, device).bind(ins, outs))
+    return calls
+
+
+def _bound(steps, device, operands, results):
+    """The whole scan as a call, on these arrays."""
+    moving = range(steps.carried + steps.stacked)
+    given = [
+        np.empty(t.shape, t.dtype.numpy) if n in moving else a
+        for n, (t, a) in enumerate(zip(steps.operands, operands))
+    ]
+    made = [np.empty(t.shape, t.dtype.numpy) for t in steps.results]
+    made = [made[first] for first in steps.plan.same]
+    calls = calls_of(steps.plan, device, given, made)
     first = list(zip(given[: steps.carried], operands))
     enter = [(given[n], operands[n]) for n in steps.rows]
     leave = list(zip(results[steps.carried :], made[steps.carried :]))

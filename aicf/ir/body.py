@@ -82,6 +82,18 @@ class Subgraph:
         """Of all that it says; equal bodies have equal ones in every process."""
         return hashlib.blake2s(AttrPack(body=self.packed).blob, digest_size=16).hexdigest()
 
+    def placed(self, places: Sequence[int], takes: int) -> Subgraph:
+        """The same for an op of `takes` operands, of which its own are those at `places`."""
+
+        def number(v: int) -> int:
+            return v if v < 0 else places[v] if v < self.takes else v - self.takes + takes
+
+        ops = tuple(
+            BodyOp(op.kind, op.attrs, tuple(map(number, op.inputs)), tuple(map(number, op.outputs)))
+            for op in self.ops
+        )
+        return Subgraph(takes, ops, tuple(map(number, self.results)))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Subgraph) and self.digest == other.digest
 

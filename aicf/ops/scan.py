@@ -101,6 +101,16 @@ def results_of(body: Subgraph, operands: Sequence[np.ndarray]) -> list[np.ndarra
     return [known[value] for value in body.results]
 
 
+def count_of(body: Subgraph, operands: tuple[TensorSpec, ...]) -> int:
+    """Its flops."""
+    types, total = types_of(body, operands), 0
+    for step in body.ops:
+        schema, given = schema_of(step.kind), [types[v] if v >= 0 else None for v in step.inputs]
+        counted = schema.count_fn and schema.count_fn(*given, **schema.values(step.attrs))
+        total += counted or schema.flops * max(types[v].numel for v in step.outputs)
+    return total
+
+
 @scan.reference
 def _(*xs, body, carried, stacked, length, reverse):
     carry, rows, same = list(xs[:carried]), xs[carried : carried + stacked], xs[carried + stacked :]
@@ -124,12 +134,7 @@ def _(*xs, body, carried, stacked, length, reverse):
 
 @scan.counts
 def _(*xs, body, carried, stacked, length, reverse):
-    types, total = types_of(body, rows_of(xs, carried, stacked)), 0
-    for step in body.ops:
-        schema, given = schema_of(step.kind), [types[v] if v >= 0 else None for v in step.inputs]
-        counted = schema.count_fn and schema.count_fn(*given, **schema.values(step.attrs))
-        total += counted or schema.flops * max(types[v].numel for v in step.outputs)
-    return total * length
+    return count_of(body, rows_of(xs, carried, stacked)) * length
 
 
 @scan.gradient

@@ -11,7 +11,7 @@ from ..device.spec import DeviceSpec
 from ..ir import Subgraph
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
-from ..types import TensorDesc, pointer_alignment
+from ..types import DType, TensorDesc, TensorSpec, pointer_alignment
 from .cost import Cost
 from .variant import KernelVariant
 
@@ -117,6 +117,35 @@ class ScanSteps:
             *(t for v, t in zip(made[self.carried :], self.results[self.carried :]) if v == made[n]),
         ]
         return replace(first, alignment=min(t.alignment for t in places))
+
+
+class WhileTurns:
+    """What a region that is a while_loop does on a device: `condition` and `turn` are the plans of its bodies, which are given `operands`, of
+    which the first `carried` ones are made anew; `places` as those of a scan."""
+
+    def __init__(self, region: RegionSpec, device: DeviceSpec) -> None:
+        attrs = schema_of(region.kind).values(region.attrs)
+        self.carried: int = attrs["carried"]
+        self.places = tuple(region.inputs.index(tensor) for tensor in region.anchor.inputs)
+        given = [region.operands[place] for place in self.places]
+        self.operands = tuple(
+            replace(t, alignment=min(t.alignment, region.results[n].alignment)) if n < self.carried else t
+            for n, t in enumerate(given)
+        )
+        flag = TensorDesc.dense(TensorSpec((), DType.bool, given[0].device))
+        self.condition, self.turn = (
+            plan_of(body, self.operands, [t.alignment for t in results], 0, region.strict, device)
+            for body, results in ((attrs["condition"], [flag]), (attrs["body"], region.results))
+        )
+
+
+def plans_of(region: RegionSpec, device: DeviceSpec) -> list[tuple[str, BodyPlan]]:
+    """The bodies of an op, each with what is told of it."""
+    if region.kind.name == "scan":
+        scan = ScanSteps(region, device)
+        return [(f"{scan.length} steps", scan.plan)]
+    turns = WhileTurns(region, device)
+    return [("condition", turns.condition), ("each turn", turns.turn)]
 
 
 def _row(of: TensorDesc) -> TensorDesc:

@@ -12,7 +12,7 @@ from .sampling import name, operands, packed, spec, types_of
 DIFFERENTIABLE = [s for s in schemas() if s.gradient_fn is not None]
 GRADIENTLESS = {  # floats in, floats out, and nothing to differentiate
     "adagrad_slowing", "adagrad_step", "adam_correction", "adam_step", "amsgrad_step", "lamb_step", "lamb_trust", "lamb_update", "lion_step", "rmsprop_centered_step", "rmsprop_step",
-    "add_gradient", "all_reduce", "broadcast_from", "cache_write", "mean_gradient", "check_labels", "clip_scale", "fill", "scale_gradient", "schedule_cosine", "schedule_linear", "schedule_step",
+    "add_gradient", "all_reduce", "broadcast_from", "cache_write", "mean_gradient", "check_labels", "clip_scale", "fill", "scale_gradient", "schedule_cosine", "schedule_linear", "schedule_step", "while_loop",
     "sgd_step", "gelu_erf_grad", "gelu_grad", "leaky_relu_grad", "relu_grad", "sigmoid_grad", "silu_grad", "attention_grad", "attention_bias_grad", "linear_cross_entropy_grad",
     "loss_scale_step", "sum_of_squares", "muon_momentum", "muon_norm", "muon_step", "refresh_copy", "ctc_loss_grad",
     "cross_entropy_grad", "tanh_grad", "number", "l2_normalize_grad", "layer_norm_grad", "log_softmax_grad", "rms_norm_grad", "softmax_grad",

@@ -115,6 +115,7 @@ def test_rounding_passes_gradients(shape, axis):
     """To x where codes are in range; to the scale what is left over of each code, as learned step sizes have it."""
     rng = np.random.default_rng()
     w, x = (rng.normal(size=(5, 8)).astype(np.float32) for _ in range(2))
+    w[0, 0], w[1, 0] = 9.0, 0.01  # beyond all codes, and within
     scale = rng.uniform(0.005, 0.02, shape).astype(np.float32)
     zero = rng.integers(-20, 20, shape).astype(np.float32)
     layer = Trained(w, scale, zero, axis=axis)

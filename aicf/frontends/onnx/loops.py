@@ -105,16 +105,55 @@ def scan(inner: Inner, operands: Sequence[Operand | None], attr: Any) -> list[Op
 
 
 def loop(inner: Inner, operands: Sequence[Operand | None]) -> list[Operand]:
-    """A Loop: its turns are counted by its first operand, and no turn may end it."""
+    """A Loop: a scan where its turns are counted by its first operand alone, else a while_loop, which shows no rows."""
     most, goes_on, *state = operands
-    for x, what in ((most, "its number of turns"), (goes_on, "its condition")):
-        if x is not None and x.array is None:
-            raise Refusal(f"{what} is computed", x.sources)
-    if most is None or most.array is None:
-        raise Refusal("its number of turns is that of its condition, which turns compute")
-    turns = max(int(most.array.reshape(())), 0)
-    if goes_on is not None and goes_on.array is not None and not goes_on.array.reshape(-1)[0]:
-        turns = 0
+    known = None if most is None else most.array
+    turns = None if known is None else max(int(known.reshape(())), 0)
+    if goes_on is not None:
+        first = goes_on.array
+        turns = None if first is None else turns if first.reshape(-1)[0] else 0
+    if turns is not None:
+        try:
+            return _counted(inner, turns, state, operands)
+        except _Decided:
+            pass
+    return _as_while(inner, most, goes_on, state, operands)
+
+
+class _Decided(Refusal):
+    """A turn computes whether there is another one."""
+
+
+def _as_while(
+    inner: Inner, most: Operand | None, goes_on: Operand | None, state: Sequence[Operand | None], operands: Sequence[Operand | None]
+) -> list[Operand]:  # fmt: skip
+    walk, ctx = inner.walk, inner.walk.ctx
+    sources = _sources(operands)
+    if ctx.device != "cpu":
+        raise Refusal("data decide how many turns it has, which no kernel for CUDA has", sources)
+    if len(inner.outputs) > 1 + len(state):
+        raise Refusal("data decide how many turns it has, and so the shape of what it shows", sources)
+    if any(x is None for x in state):
+        raise Refusal("a value that it carries is left out", sources)
+    limit = None if most is None else walk.declare(most).reshape()
+    first = ctx.constant(True, DType.bool) if goes_on is None else walk.declare(goes_on).reshape()
+    zero = ctx.constant(0, DType.i64)
+
+    def more(values: Any) -> Value:
+        on: Value = values[1]
+        return on if limit is None else ctx.logical_and(on, ctx.less(values[0], limit))
+
+    def turn(values: Any) -> Any:
+        made = [walk.declare(y) for y in inner.results([Operand(value=v) for v in values])]
+        return (values[0] + 1, made[0].reshape(), *made[1:])
+
+    carry = (zero, first, *(walk.declare(x) for x in state if x is not None))
+    return [Operand(value=v, sources=sources) for v in ctx.while_loop(more, turn, carry)[2:]]
+
+
+def _counted(
+    inner: Inner, turns: int, state: Sequence[Operand | None], operands: Sequence[Operand | None]
+) -> list[Operand]:
     mark = inner.walk.ctx.builder.mark()
     weights = [x for x in inner.env.values() if isinstance(x, Operand) and x.weight and x.value is None]
     try:
@@ -139,7 +178,7 @@ def _as_scan(
             [Operand(value=number), Operand(np.array(True)), *(Operand(value=v) for v in values)]
         )
         if made[0].array is None or not made[0].array.reshape(-1)[0]:
-            raise Refusal("a turn computes whether there is another one", made[0].sources)
+            raise _Decided("a turn computes whether there is another one", made[0].sources)
         after = [walk.declare(y) for y in made[1:]]
         return tuple(after[: len(carry)]), tuple(after[len(carry) :])
 
@@ -154,7 +193,7 @@ def _unrolled(inner: Inner, turns: int, state: Sequence[Operand | None]) -> list
     for turn in range(turns):
         made = inner.results([Operand(np.array(turn, np.int64)), Operand(np.array(True)), *current])
         if made[0].array is None:
-            raise Refusal("a turn computes whether there is another one", made[0].sources)
+            raise _Decided("a turn computes whether there is another one", made[0].sources)
         current = list(made[1 : 1 + len(state)])
         shown.append([walk.declare(y) for y in made[1 + len(state) :]])
         if not made[0].array.reshape(-1)[0]:

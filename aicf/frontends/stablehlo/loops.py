@@ -284,6 +284,34 @@ def _emitted(
     return result, set()
 
 
+def as_while(
+    e: Any, node: Operation, state: Sequence[Value], outer: Mapping[int, Value], same: set[int]
+) -> list[Value]:
+    """The loop's state after its turns, of which data decide how many there are."""
+    changing = [n for n in range(len(state)) if n not in same]
+
+    def inside(body: int, values: Sequence[Value]) -> list[Value]:
+        whole = list(state)
+        for n, value in zip(changing, values):
+            whole[n] = value
+        around, e.loops = e.loops, []  # nothing in here is a row of theirs
+        try:
+            made: list[Value] = e.run(node.bodies[body], whole, outer)
+        finally:
+            e.loops = around
+        return made
+
+    def turn(values: Sequence[Value]) -> tuple[Value, ...]:
+        made = inside(1, values)
+        return tuple(made[n] for n in changing)
+
+    end = e.ctx.while_loop(lambda values: inside(0, values)[0], turn, tuple(state[n] for n in changing))
+    result = list(state)
+    for n, value in zip(changing, end):
+        result[n] = value
+    return result
+
+
 def _part(ctx: Any, x: Value, first: int, count: int) -> Value:
     if count == x.shape[0]:
         return x

@@ -88,6 +88,38 @@ class Loops:
         a tuple, list or dict of them. What computes all rows at once is faster where there is memory for it."""
         return self.scan(lambda carry, x: ((), function(x)), (), xs)[1]
 
+    def while_loop(self, condition: Callable[[Any], Any], step: Callable[[Any], Any], carry: Any) -> Any:
+        """`carry = step(carry)` for as long as `condition(carry)`, a bool without axes, holds: what the last turn has made. As JAX's.
+
+            n, x = ctx.while_loop(lambda s: ctx.less(s[0], limit), lambda s: (s[0] + 1, s[1] * 0.5), (n0, x0))
+
+        carry  a Value, or a tuple, list or dict of them. A turn keeps their types
+
+        How many turns there are is known when it has run: it has no gradient, and runs on the CPU only. `ctx.scan` has a gradient, and runs
+        everywhere. Both functions are emitted once, as those of a scan.
+        """
+        given = _values(carry)
+        for value in given:
+            self._check_owned(value, "ctx.while_loop: carry")
+        specs, here = [v.spec for v in given], self.builder.here()
+        inside = [
+            self.traced("ctx.while_loop", lambda *state, f=f: f(_refilled(carry, iter(state))), specs)
+            for f in (condition, step)
+        ]
+        after = inside[1].returned
+        if [path for path, _ in leaves(after)] != [path for path, _ in leaves(carry)]:
+            raise VerifyError(
+                "ctx.while_loop: the step returns something else than it is given", expected=_told(carry), got=_told(after),
+                where=here, hint="return what the next turn begins with, shaped as the first one's",
+            )  # fmt: skip
+        read = list({v.vid: v for t in inside for v in t.read}.values())
+        takes, at = len(given) + len(read), {v.vid: len(given) + n for n, v in enumerate(read)}
+        asked, turn = (
+            t.body.placed([*range(len(given)), *(at[v.vid] for v in t.read)], takes) for t in inside
+        )
+        made = self.op("while_loop", *given, *read, condition=asked, body=turn, carried=len(given))
+        return _refilled(carry, iter(made if isinstance(made, tuple) else (made,)))
+
     def _length(self, length: int | None, rows: Sequence[Value]) -> int:
         sizes = {x.shape[0] for x in rows} | ({length} if length is not None else set())
         if len(sizes) != 1:

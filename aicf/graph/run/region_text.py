@@ -12,7 +12,7 @@ from rich.text import Text
 from ...errors import Immovable
 from ...ops.schema import schema_of
 from ...printing import Printed, cut, labelled, rows_table
-from ...registry.bodies import ScanSteps
+from ...registry.bodies import plans_of
 from ...registry.trace import describe_product, lost_in_short, microseconds, selection_lines
 from ...text import visible
 from ..fuse import Ended, Region
@@ -80,11 +80,11 @@ class RegionStory(Immovable, Printed):
 
     def _body(self) -> Iterator[tuple[str, str, str]]:
         """The kernels of each step."""
-        scan = ScanSteps(self.region.spec, self.region.selection.device)
-        for n, step in enumerate(scan.plan.steps):
-            ops = brief([op.kind.name for op in step.region.ops])
-            text = f"{step.variant.id}  {microseconds(step.us)}  {ops}"
-            yield f"{scan.length} steps" if n == 0 else "", "dim", text
+        for name, plan in plans_of(self.region.spec, self.region.selection.device):
+            for n, step in enumerate(plan.steps):
+                ops = brief([op.kind.name for op in step.region.ops])
+                text = f"{step.variant.id}  {microseconds(step.us)}  {ops}"
+                yield name if n == 0 else "", "dim", text
 
     def _likes(self) -> Iterator[tuple[str, str, str]]:
         if self.like and not self.everything:

@@ -156,3 +156,42 @@ def test_twenty_steps_of_an_lstm():
         x, y = normal(24, 4, 3), normal(4, 2)
         (a, ours), (b, theirs) = step(ours, x, y), xla(theirs, x, y)
         same((a, ours), (b, theirs), 1e-5)
+
+
+def test_data_decide_how_many_turns_there_are():
+    def root(x):
+        """Newton's way to a square root, until it moves no more."""
+
+        def more(c):
+            before, now, _ = c
+            return (jnp.abs(before - now) > 1e-4 * now).any()
+
+        return lax.while_loop(more, lambda c: (c[1], 0.5 * (c[1] + x / c[1]), c[2] + 1), (x * 0, x, 0))
+
+    x = jnp.abs(normal(7)) * 50 + 1
+    check(root, x)
+    check(lambda x: jax.jvp(lambda v: root(v)[1], (x,), (x * 0.1,)), x)
+
+
+def test_a_loop_of_data_within_one_that_is_counted():
+    def f(x):
+        def halved(row):
+            return lax.while_loop(lambda v: v.sum() > 1, lambda v: v * 0.5 + x[0] * 0.0, row)
+
+        def turn(n, rows):
+            return rows.at[n].set(halved(x[n]) + n)
+
+        return lax.fori_loop(0, STEPS, turn, x * 0)
+
+    check(f, jnp.abs(normal(STEPS, 3)) * 9)
+
+
+def test_a_scan_within_a_loop_of_data():
+    def f(x):
+        def turn(c):
+            n, v = c
+            return n + 1, lax.scan(lambda h, row: (jnp.tanh(h + row), row * h), v, x)[0] * 1.5
+
+        return lax.while_loop(lambda c: (c[0] < 4) & (c[1].min() < 20), turn, (0, x[0]))
+
+    check(f, normal(STEPS, 3))

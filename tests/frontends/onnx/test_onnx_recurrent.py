@@ -208,15 +208,46 @@ def test_a_loop_whose_state_grows_is_unrolled():
     assert np.array_equal(aicf.from_onnx(proto, "cpu")({"v0": v})["end"].numpy(), [*v, 1, 1])
 
 
-def test_a_loop_that_ends_itself_is_refused():
+@pytest.mark.parametrize("most, turns", [(None, 5), (9, 5), (3, 3), (0, 0)])
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_loop_ends_itself(most, turns, computed):
+    """By the condition that a turn computes, or by its first operand, known while it is read or not."""
     nodes = [
-        helper.make_node("ReduceMax", ["v"], ["top"], keepdims=0),
-        helper.make_node("Less", ["top", "edge"], ["go"]),
         helper.make_node("Add", ["v", "v"], ["w"]),
+        helper.make_node("ReduceMax", ["w"], ["top"], keepdims=0),
+        helper.make_node("Less", ["top", "edge"], ["go"]),
+    ]
+    made, weights, inputs, feed = (
+        loop(nodes, shown=False),
+        {"edge": np.array(17.0, np.float32)},
+        [("v0", [3])],
+        {},
+    )
+    if most is None:
+        made.input[0] = ""
+    elif computed:
+        inputs.append(("most", [], I64))
+        feed = {"most": np.array(most)}
+    else:
+        weights["most"] = np.array(most)
+    imported = aicf.from_onnx(model([made], inputs, [("end", [3])], weights, 17), "cpu")
+    v = np.array([1.0, 0.5, -3.0], np.float32)
+    assert np.array_equal(imported({"v0": v, **feed})["end"].numpy(), v * 2**turns)
+    kinds = {op.kind.name for step in imported.plan.steps for op in step.region.ops}
+    assert ("while_loop" in kinds) == (turns > 0 or computed)
+
+
+def test_a_loop_that_ends_itself_shows_no_rows():
+    nodes = [
+        helper.make_node("Add", ["v", "v"], ["w"]),
+        helper.make_node("ReduceMax", ["w"], ["top"], keepdims=0),
+        helper.make_node("Less", ["top", "edge"], ["go"]),
+        helper.make_node("Neg", ["w"], ["row"]),
     ]
     weights = {"most": np.array(9), "edge": np.array(5.0, np.float32)}
-    with pytest.raises(UnsupportedOpsError, match="a turn computes whether there is another one"):
-        aicf.from_onnx(model([loop(nodes, shown=False)], [("v0", [3])], [("end", [3])], weights, 17), "cpu")
+    proto = model([loop(nodes)], [("v0", [3])], [("end", [3]), ("rows", [None, 3])], weights, 17)
+    with pytest.raises(UnsupportedOpsError, match="data decide how many turns it has, and so the shape"):
+        aicf.from_onnx(proto, "cpu")
 
 
 @pytest.mark.parametrize("flag", [True, False])

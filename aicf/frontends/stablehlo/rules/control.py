@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ....ir import Value
 from ..emission import Emission
-from ..loops import UNROLLED, as_scan, counters_of
+from ..loops import UNROLLED, as_scan, as_while, counters_of
 from ..nodes import Operation
 from ..table import UnsupportedForm, rule
 
@@ -16,12 +16,14 @@ MAX_UNROLLED = 20_000  # operations of all loops' turns
 
 @rule("stablehlo.while")
 def _(e: Emission, node: Operation, *values: Value, outer: Mapping[int, Value]) -> list[Value]:
-    """A scan of as many steps as there are turns; a short loop is unrolled."""
+    """A scan of as many steps as there are turns; a short loop is unrolled. A while_loop where data decide how many there are."""
     body, state = node.bodies[1], list(values)
     length = max(sum(1 for inner in node.bodies for _ in inner.walk()), 1)
     known, same = counters_of(e, node, state, outer)
     if known is None:
-        raise UnsupportedForm("whose number of turns depends on data")
+        if e.ctx.device != "cpu":
+            raise UnsupportedForm("whose number of turns depends on data, which no kernel for CUDA has")
+        return as_while(e, node, state, outer, same)
     if known.turns * length > UNROLLED or e.unrolled > MAX_UNROLLED:
         return as_scan(e, node, state, outer, known, same)
     e.unrolled += known.turns * length
