@@ -206,7 +206,12 @@ def pulses(ranks, aborted, timeout=30.0):
 def quick(monkeypatch):
     monkeypatch.setattr(pulse, "EVERY", 0.02)
     monkeypatch.setattr(pulse, "LOST", 0.2)
+    monkeypatch.setattr(pulse, "FREED", 0.1)
     monkeypatch.setattr(pulse.os, "_exit", lambda status: None)
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "aicf end":  # it would end this process once `_exit` is itself again
+            thread.join()
 
 
 def test_a_run_that_ends_is_waited_for(quick):
