@@ -171,6 +171,8 @@ class Emission:
             if not x.constant or x.init is None:
                 return None
             return np.asarray(x.init(x.shape, np.random.default_rng(0))).astype(x.dtype.numpy)
+        if x.producer.kind == "while_loop":  # it may go on for ever
+            return None
         operands = [self._known[vid] for vid in x.producer.inputs if vid >= 0]
         if len(operands) < len(x.producer.inputs) or any(n is None for n in operands):
             return None

@@ -176,6 +176,7 @@ class Flow:
         operands = self.operands(op)
         if (
             op.kind in _RANDOM
+            or op.kind == "while_loop"  # it may go on for ever
             or len(operands) < len(op.inputs)
             or ("alias" in op.constraints and not _may(op))
         ):

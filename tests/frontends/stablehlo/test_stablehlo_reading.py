@@ -155,7 +155,7 @@ def test_what_is_no_module_is_one_clear_error(name):
 
 def test_loops_end_whatever_they_say():
     forever = jax.jit(
-        lambda x: jax.lax.while_loop(lambda c: c[1] < 2, lambda c: (c[0] + 1, c[1] * 1), (x, 1))
+        lambda x: x + jax.lax.while_loop(lambda c: c[1] < 2, lambda c: (c[0] + 1, c[1] * 1), (0.0, 1))[0]
     )
     program = aicf.compile(
         read(forever.lower(SPEC)), device="cpu"
