@@ -9,7 +9,7 @@ from jax import numpy as jnp  # noqa: E402
 
 import aicf  # noqa: E402
 from aicf.errors import FeedError, FrontendError  # noqa: E402
-from aicf.frontends.stablehlo import read, run_module  # noqa: E402
+from aicf.frontends.stablehlo import loops, read, run_module  # noqa: E402
 
 SPEC = jax.ShapeDtypeStruct((3, 4), jnp.float32)
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -153,7 +153,8 @@ def test_what_is_no_module_is_one_clear_error(name):
         read(source)
 
 
-def test_loops_end_whatever_they_say():
+def test_loops_end_whatever_they_say(monkeypatch):
+    monkeypatch.setattr(loops, "MAX_TURNS", 1000)  # counting 100,000 turns takes a while
     forever = jax.jit(
         lambda x: x + jax.lax.while_loop(lambda c: c[1] < 2, lambda c: (c[0] + 1, c[1] * 1), (0.0, 1))[0]
     )
