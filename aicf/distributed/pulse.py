@@ -51,7 +51,8 @@ class Pulse:
             threading.Thread(target=self._serve, args=(server,), name="aicf pulses", daemon=True).start()
         address = "127.0.0.1" if self.rank == 0 else mesh.world.address
         self._to = socket.create_connection((address, port), timeout=10.0)
-        threading.Thread(target=self._beat, name="aicf pulse", daemon=True).start()
+        self._beating = threading.Thread(target=self._beat, name="aicf pulse", daemon=True)
+        self._beating.start()
 
     def started(self, runtime: Any) -> None:
         """A run was started on this runtime's stream."""

@@ -197,9 +197,13 @@ class Gpu:
         return self
 
 
+MADE = []  # in this test
+
+
 def pulses(ranks, aborted, timeout=30.0):
     joined = meshes(ranks)
-    return in_threads(ranks, lambda r: Pulse(joined[r], timeout, lambda: aborted.append(r)))
+    MADE.extend(in_threads(ranks, lambda r: Pulse(joined[r], timeout, lambda: aborted.append(r))))
+    return MADE[-ranks:]
 
 
 @pytest.fixture
@@ -209,9 +213,13 @@ def quick(monkeypatch):
     monkeypatch.setattr(pulse, "FREED", 0.1)
     monkeypatch.setattr(pulse.os, "_exit", lambda status: None)
     yield
+    for made in MADE:  # what would end this process once `_exit` is itself again
+        if made.failed is not None:
+            made._beating.join()
     for thread in threading.enumerate():
-        if thread.name == "aicf end":  # it would end this process once `_exit` is itself again
+        if thread.name == "aicf end":
             thread.join()
+    MADE.clear()
 
 
 def test_a_run_that_ends_is_waited_for(quick):
