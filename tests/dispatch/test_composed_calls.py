@@ -25,7 +25,7 @@ def without_kernels(name):
     return not any(v.device == "cuda" for v in default_registry().variants(aicf.schema_of(name).kind))
 
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("schema, sample", CASES, ids=sampling.name)
 def test_a_graph_in_an_op_s_place_is_a_function_of_pointers(schema, sample):
     host = runtime("cpu")

@@ -39,6 +39,7 @@ def failure(program: Program) -> str | None:
 
 
 @pytest.mark.spec("A6", "A15", "C6")
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("some", range(4))
 def test_random_programs_compute_what_numpy_does(some):
     for seed in range(some, MANY, 4):

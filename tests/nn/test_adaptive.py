@@ -136,7 +136,7 @@ def near(program: Any, model: oracle.MLP) -> None:
         np.testing.assert_allclose(value, model.params[n], rtol=1e-3, atol=2e-5, err_msg=n)
 
 
-@pytest.mark.sample(1, each="name")
+@pytest.mark.sample(4)
 @on_each_device
 @pytest.mark.spec("C11", "D13")
 @EACH
@@ -198,7 +198,7 @@ def test_clipping_a_schedule_and_groups(name, device):
     near(program, model)
 
 
-@pytest.mark.sample(1, each="name")
+@pytest.mark.sample(4)
 @on_each_device
 @pytest.mark.parametrize(
     "dtype, gap", [(DType.f16, 2e-3), (DType.bf16, 2e-2)], ids=["f16", "bf16"]

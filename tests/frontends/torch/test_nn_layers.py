@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 F, tnn = torch.nn.functional, torch.nn
 
 ROOT = Path(aicf.__file__).parents[1]
-DEPTHS = (2, 1, 1, 1)
+DEPTHS = (2, 1)
 
 
 def example(name):
