@@ -1,4 +1,4 @@
-"""while_loop on the host: the kernels of its two bodies, bound once, in every turn."""
+"""while_loop on the host: the kernels of its two bodies, bound once, in every iteration."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..registry.bodies import WhileTurns
+from ..registry.bodies import WhileBodies
 from ..registry.variant import HostCall, contiguous, one_op, variant
 from .scan import COPY_US, calls_of
 
 
 @variant("while_loop", id="cpu.while_loop.v1")
 class WhileOnHost:
-    """The kernels of the condition, and those of the body for as long as it holds. What is carried lies in one place, which a turn's results are
-    copied into. Bytes and limit: those of the bodies. The cost is that of one turn: how many there are is known when it has run."""
+    """The kernels of the condition, and those of the body for as long as it holds. What is carried lies in one place, which an iteration's results are
+    copied into. Bytes and limit: those of the bodies. The cost is that of one iteration: how many there are is known when it has run."""
 
     def accepts(region):
         yield one_op(region)
         yield contiguous(region)
 
     def cost(region, device):
-        turns, copies = WhileTurns(region, device), COPY_US * len(region.results)
-        both = replace(turns.turn, steps=(*turns.condition.steps, *turns.turn.steps))
+        bodies, copies = WhileBodies(region, device), COPY_US * len(region.results)
+        both = replace(bodies.body, steps=(*bodies.condition.steps, *bodies.body.steps))
         return both.cost(1).plus(rows=copies, start=2 * copies)
 
     def build(region, device):
-        turns = WhileTurns(region, device)
+        bodies = WhileBodies(region, device)
         return HostCall.binding(
-            lambda operands, results: _bound(turns, device, [operands[n] for n in turns.places], results)
+            lambda operands, results: _bound(bodies, device, [operands[n] for n in bodies.places], results)
         )
 
 
-def _bound(turns, device, operands, results):
+def _bound(bodies, device, operands, results):
     """The whole loop as a call, on these arrays."""
-    state = [np.empty(t.shape, t.dtype.numpy) for t in turns.operands[: turns.carried]]
+    state = [np.empty(t.shape, t.dtype.numpy) for t in bodies.operands[: bodies.carried]]
     made, flag = [np.empty_like(a) for a in state], np.empty((), bool)
-    given = [*state, *operands[turns.carried :]]
-    asks, turn = (
-        calls_of(plan, device, given, into) for plan, into in ((turns.condition, [flag]), (turns.turn, made))
+    given = [*state, *operands[bodies.carried :]]
+    asks, calls = (
+        calls_of(plan, device, given, into)
+        for plan, into in ((bodies.condition, [flag]), (bodies.body, made))
     )
     begin, onward, end = list(zip(state, operands)), list(zip(state, made)), list(zip(results, state))
 
@@ -50,7 +51,7 @@ def _bound(turns, device, operands, results):
                 call()
             if not flag:
                 break
-            for call in turn:
+            for call in calls:
                 call()
             for target, source in onward:
                 target[...] = source

@@ -43,7 +43,7 @@ def scan(*xs: AnyOwn, body: Subgraph, carried: int, stacked: int, length: int, r
         require(
             rows == length, "C3", f"xs[{carried + n}] has {rows} rows along its first axis, of {length} steps"
         )
-    made = _made(body, rows_of(xs, carried, stacked))
+    made = returned_by(body, rows_of(xs, carried, stacked), "C4", "body")
     require(
         len(made) >= max(carried, 1), "C5", f"the body returns {len(made)} values, and {carried} are carried"
     )
@@ -60,13 +60,16 @@ def rows_of(xs: Sequence[TensorSpec], carried: int, stacked: int) -> tuple[Tenso
     return (*xs[:carried], *(replace(x, shape=x.shape[1:]) for x in xs[carried:end]), *xs[end:])
 
 
-def _made(body: Subgraph, operands: tuple[TensorSpec, ...]) -> list[TensorSpec]:
+def returned_by(
+    body: Subgraph, operands: tuple[TensorSpec, ...], constraint: str, name: str
+) -> list[TensorSpec]:
+    """The types of what a body returns. That its ops take what they are given is the op's constraint of this number."""
     types, why = None, ""
     try:
         types = types_of(body, operands)
     except (TypeInferenceError, AttrError, RegistryError) as error:
         why = "; ".join([error.what, *error.details])
-    require(types is not None, "C4", f"in the body {why}")
+    require(types is not None, constraint, f"in the {name} {why}")
     assert types is not None
     return [types[value] for value in body.results]
 
@@ -114,22 +117,19 @@ def count_of(body: Subgraph, operands: tuple[TensorSpec, ...]) -> int:
 @scan.reference
 def _(*xs, body, carried, stacked, length, reverse):
     carry, rows, same = list(xs[:carried]), xs[carried : carried + stacked], xs[carried + stacked :]
-    made: list[Any] = [None] * length
+    rows_made: list[Any] = [None] * length
     for t in reversed(range(length)) if reverse else range(length):
         results = results_of(body, [*carry, *(x[t] for x in rows), *same])
-        carry, made[t] = results[:carried], results[carried:]
+        carry, rows_made[t] = results[:carried], results[carried:]
     if length:
-        return (*carry, *map(np.stack, zip(*made)))
+        return (*carry, *map(np.stack, zip(*rows_made)))
     exact = any(x.dtype == np.float64 for x in xs)
     specs = rows_of(
         [TensorSpec(x.shape, "f32" if x.dtype == np.float64 else x.dtype) for x in xs], carried, stacked
     )
-    empty = [(0, *y.shape) for y in _made(body, specs)[carried:]]
-    kinds = [
-        np.dtype("f8") if exact and y.dtype.kind == "float" else y.dtype.numpy
-        for y in _made(body, specs)[carried:]
-    ]
-    return (*carry, *(np.empty(shape, kind) for shape, kind in zip(empty, kinds)))
+    made = returned_by(body, specs, "C4", "body")[carried:]
+    kinds = [np.dtype("f8") if exact and y.dtype.kind == "float" else y.dtype.numpy for y in made]
+    return (*carry, *(np.empty((0, *y.shape), kind) for y, kind in zip(made, kinds)))
 
 
 @scan.counts

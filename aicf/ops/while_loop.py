@@ -1,24 +1,23 @@
-"""while_loop: turns of a body for as long as a condition on what it makes holds."""
+"""while_loop: iterations of a body for as long as a condition on what it makes holds."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..ir import Subgraph
-from ..types import DType, TensorSpec
-from .scan import count_of, drawn, results_of, types_of
+from ..types import DType
+from .scan import count_of, drawn, results_of, returned_by
 from .schema import AnyOwn, op, require
 
 
 @op("while_loop", results=("*ys",))
 def while_loop(*xs: AnyOwn, condition: Subgraph, body: Subgraph, carried: int):
-    """Turns of a body while a condition holds.
+    """Iterations of a body while a condition holds.
 
-    The first `carried` operands are what the first turn begins with; each turn makes what the next one begins with, and the results are
-    what the last one has made. All other operands are the same in every turn. Both bodies take all operands in this order.
+    The first `carried` operands are what the first iteration begins with; each iteration makes what the next one begins with, and the results are
+    what the last one has made. All other operands are the same in every iteration. Both bodies take all operands in this order.
 
-    How many turns there are is known when it has run: it has no gradient. A condition that always holds never ends.
+    How many iterations there are is known when it has run: it has no gradient. A condition that always holds never ends.
 
     C1  carried is 1 or more, and there are as many operands
     C2  both bodies take as many operands as the op
@@ -29,7 +28,8 @@ def while_loop(*xs: AnyOwn, condition: Subgraph, body: Subgraph, carried: int):
     require(1 <= carried <= len(xs), "C1", f"{carried} carried operands of {len(xs)}")
     for sub, name in ((condition, "condition"), (body, "body")):
         require(sub.takes == len(xs), "C2", f"the {name} takes {sub.takes} operands and the op has {len(xs)}")
-    flags, made = _made(condition, "condition", xs), _made(body, "body", xs)
+    flags = returned_by(condition, xs, "C3", "condition")
+    made = returned_by(body, xs, "C3", "body")
     told = ", ".join(map(str, flags)) or "nothing"
     require([(t.shape, t.dtype) for t in flags] == [((), DType.bool)], "C4", f"the condition returns {told}")
     require(len(made) == carried, "C5", f"the body returns {len(made)} values, and {carried} are carried")
@@ -38,17 +38,6 @@ def while_loop(*xs: AnyOwn, condition: Subgraph, body: Subgraph, carried: int):
             (x.shape, x.dtype) == (y.shape, y.dtype), "C5", f"xs[{n}] is {x}, and the body makes {y} of it"
         )
     return xs[:carried]
-
-
-def _made(sub: Subgraph, name: str, operands: tuple[TensorSpec, ...]) -> list[TensorSpec]:
-    types, why = None, ""
-    try:
-        types = types_of(sub, operands)
-    except (TypeInferenceError, AttrError, RegistryError) as error:
-        why = "; ".join([error.what, *error.details])
-    require(types is not None, "C3", f"in the {name} {why}")
-    assert types is not None
-    return [types[value] for value in sub.results]
 
 
 @while_loop.reference
@@ -61,7 +50,7 @@ def _(*xs, condition, body, carried):
 
 @while_loop.counts
 def _(*xs, condition, body, carried):
-    """Of one turn."""
+    """Of one iteration."""
     return count_of(condition, xs) + count_of(body, xs)
 
 

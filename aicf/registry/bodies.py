@@ -119,8 +119,8 @@ class ScanSteps:
         return replace(first, alignment=min(t.alignment for t in places))
 
 
-class WhileTurns:
-    """What a region that is a while_loop does on a device: `condition` and `turn` are the plans of its bodies, which are given `operands`, of
+class WhileBodies:
+    """What a region that is a while_loop does on a device: `condition` and `body` are the plans of its bodies, which are given `operands`, of
     which the first `carried` ones are made anew; `places` as those of a scan."""
 
     def __init__(self, region: RegionSpec, device: DeviceSpec) -> None:
@@ -133,7 +133,7 @@ class WhileTurns:
             for n, t in enumerate(given)
         )
         flag = TensorDesc.dense(TensorSpec((), DType.bool, given[0].device))
-        self.condition, self.turn = (
+        self.condition, self.body = (
             plan_of(body, self.operands, [t.alignment for t in results], 0, region.strict, device)
             for body, results in ((attrs["condition"], [flag]), (attrs["body"], region.results))
         )
@@ -144,8 +144,8 @@ def plans_of(region: RegionSpec, device: DeviceSpec) -> list[tuple[str, BodyPlan
     if region.kind.name == "scan":
         scan = ScanSteps(region, device)
         return [(f"{scan.length} steps", scan.plan)]
-    turns = WhileTurns(region, device)
-    return [("condition", turns.condition), ("each turn", turns.turn)]
+    bodies = WhileBodies(region, device)
+    return [("condition", bodies.condition), ("iteration", bodies.body)]
 
 
 def _row(of: TensorDesc) -> TensorDesc:

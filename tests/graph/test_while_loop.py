@@ -1,4 +1,4 @@
-"""Loops of which data decide how many turns they have, as layers write them."""
+"""Loops of which data decide how many iterations they have, as layers write them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from .test_scan import model_of, run
 X = np.random.default_rng(3).normal(size=(5, 3)).astype(np.float32)
 
 
-@pytest.mark.spec("C16")
 @pytest.mark.parametrize("top", [0.0, 1.0, 7.0, 1e6])
 def test_turns_go_on_while_the_condition_holds(top):
-    """Both bodies read values of the graph around, one of them both; the results are what the last turn has made."""
+    """Both bodies read values of the graph around, one of them both; the results are what the last iteration has made."""
 
     def f(ctx, x):
         edge, shift = x.sum() * 0.0 + top, x.mean(0)
@@ -88,7 +87,7 @@ def test_both_bodies_are_told_and_the_plan_is_saved():
 
     program = aicf.compile(model_of(f, 5, 3), device="cpu")
     told = str(program.explain().region(0))
-    assert "condition  cpu.reduce_loop" in told and "each turn  cpu.elementwise_loop" in told
+    assert "condition  cpu.reduce_loop" in told and "iteration  cpu.elementwise_loop" in told
     loaded = aicf.ExecPlan.from_json(program.plan.to_json())
     assert loaded.key == program.plan.key and "while_loop" in str(loaded)
 

@@ -154,17 +154,26 @@ def _as_while(
 def _counted(
     inner: Inner, turns: int, state: Sequence[Operand | None], operands: Sequence[Operand | None]
 ) -> list[Operand]:
-    mark = inner.walk.ctx.builder.mark()
+    builder = inner.walk.ctx.builder
+    mark = builder.mark()
     weights = [x for x in inner.env.values() if isinstance(x, Operand) and x.weight and x.value is None]
+
+    def rewind() -> None:
+        builder.rewind(mark)
+        for weight in weights:
+            weight.value = None
+
     try:
         return _as_scan(inner, turns, state, operands)
     except (TypeInferenceError, AttrError, VerifyError, Refusal):
         if turns * max(len(inner.graph.node), 1) > MOST_UNROLLED:
             raise
-        inner.walk.ctx.builder.rewind(mark)
-        for weight in weights:
-            weight.value = None
-    return _unrolled(inner, turns, state)
+        rewind()
+    try:
+        return _unrolled(inner, turns, state)
+    except _Decided:
+        rewind()
+        raise
 
 
 def _as_scan(

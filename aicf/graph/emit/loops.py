@@ -89,13 +89,13 @@ class Loops:
         return self.scan(lambda carry, x: ((), function(x)), (), xs)[1]
 
     def while_loop(self, condition: Callable[[Any], Any], step: Callable[[Any], Any], carry: Any) -> Any:
-        """`carry = step(carry)` for as long as `condition(carry)`, a bool without axes, holds: what the last turn has made. As JAX's.
+        """`carry = step(carry)` for as long as `condition(carry)`, a bool without axes, holds: what the last iteration has made. As JAX's.
 
             n, x = ctx.while_loop(lambda s: ctx.less(s[0], limit), lambda s: (s[0] + 1, s[1] * 0.5), (n0, x0))
 
-        carry  a Value, or a tuple, list or dict of them. A turn keeps their types
+        carry  a Value, or a tuple, list or dict of them. An iteration keeps their types
 
-        How many turns there are is known when it has run: it has no gradient, and runs on the CPU only. `ctx.scan` has a gradient, and runs
+        How many iterations there are is known when it has run: it has no gradient, and runs on the CPU only. `ctx.scan` has a gradient, and runs
         everywhere. Both functions are emitted once, as those of a scan.
         """
         given = _values(carry)
@@ -110,14 +110,14 @@ class Loops:
         if [path for path, _ in leaves(after)] != [path for path, _ in leaves(carry)]:
             raise VerifyError(
                 "ctx.while_loop: the step returns something else than it is given", expected=_told(carry), got=_told(after),
-                where=here, hint="return what the next turn begins with, shaped as the first one's",
+                where=here, hint="return what the next iteration begins with, shaped as the first one's",
             )  # fmt: skip
         read = list({v.vid: v for t in inside for v in t.read}.values())
         takes, at = len(given) + len(read), {v.vid: len(given) + n for n, v in enumerate(read)}
-        asked, turn = (
+        asked, body = (
             t.body.placed([*range(len(given)), *(at[v.vid] for v in t.read)], takes) for t in inside
         )
-        made = self.op("while_loop", *given, *read, condition=asked, body=turn, carried=len(given))
+        made = self.op("while_loop", *given, *read, condition=asked, body=body, carried=len(given))
         return _refilled(carry, iter(made if isinstance(made, tuple) else (made,)))
 
     def _length(self, length: int | None, rows: Sequence[Value]) -> int:

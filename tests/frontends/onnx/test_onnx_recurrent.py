@@ -208,7 +208,7 @@ def test_a_loop_whose_state_grows_is_unrolled():
     assert np.array_equal(aicf.from_onnx(proto, "cpu")({"v0": v})["end"].numpy(), [*v, 1, 1])
 
 
-@pytest.mark.parametrize("most, turns", [(None, 5), (9, 5), (3, 3), (0, 0)])
+@pytest.mark.parametrize("most, turns", [(None, 5), (2**63 - 1, 5), (9, 5), (3, 3), (0, 0)])
 @pytest.mark.parametrize("computed", [False, True])
 def test_a_loop_ends_itself(most, turns, computed):
     """By the condition that a turn computes, or by its first operand, known while it is read or not."""

@@ -1,6 +1,9 @@
 """Ops with bodies."""
 
+from aicf.ir import Subgraph
+from aicf.ir.body import BodyOp
 from aicf.ops.scan import drawn
+from aicf.types import AttrPack
 
 from . import f16, f32, i32
 
@@ -8,6 +11,7 @@ NEXT = drawn(3, lambda emit, before, x, same: [emit.add(emit.mul(before, same), 
 TWO = drawn(3, lambda emit, before, x, y: [emit.add(emit.mul(before, y), x)])
 BOTH = drawn(2, lambda emit, one, other: [one, emit.reduce_sum(other, axes=(0,), keepdims=False)])
 SUM = drawn(2, lambda emit, before, x: [emit.reduce_sum(x, axes=(0,), keepdims=False), x])
+NOBODY_KNOWS = Subgraph(3, (BodyOp("unheard_of", AttrPack(), (0,), (3,)),), (3, 0))
 EMPTY = drawn(1, lambda emit, x: [])
 
 
@@ -47,6 +51,7 @@ NEGATIVE = {
             steps(),
             r"in the body add C1: shapes do not broadcast: a \(2,\), b \(3,\); a: tensor<2xf32>; b: tensor<3xf32>",
         ),
+        (THREE, steps(NOBODY_KNOWS), "in the body no op is called 'unheard_of'"),
         ([i32(2), f32(4, 2), i32(2)], steps(), r"in the body add types: b is f32 but a is i32; .*"),
     ],
     ("scan", "C5"): [
