@@ -45,7 +45,9 @@ def lse_of(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.spec("B10", "F2")
-@pytest.mark.parametrize("rows, classes, k", [(1500, 32001, 48), (9001, 1003, 136), (130, 7, 8)])
+@pytest.mark.parametrize(
+    "rows, classes, k", [(1500, 32001, 48), (9001, 1003, 136), (130, 7, 8), (1, 40, 1), (300, 1001, 1)]
+)
 @pytest.mark.parametrize("asked", [{}, ASKED], ids=["plain", "asked"])
 @pytest.mark.parametrize("t", TILINGS, ids=str)
 def test_agrees_with_numpy_in_chunks(gpu, small, t, asked, rows, classes, k):  # noqa: F811

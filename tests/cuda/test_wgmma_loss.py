@@ -129,6 +129,20 @@ def test_gradients_agree_with_numpy(only, t, dtype, asked):
         assert_close(case, got, reference(case, operands.arrays))
 
 
+@pytest.mark.sample(2, pool="on the model")
+@pytest.mark.spec("B10", "F2")
+@pytest.mark.parametrize("dtype", (f16, bf16), ids=str)
+@pytest.mark.parametrize("rows, classes", ((1, 40), (12, 2), (6, 1), (73, SMALL.n + 11)))
+def test_one_feature_agrees_with_numpy(only, rows, classes, dtype):
+    """With k = 1, x and the weight are MN-major, but a single row is K-major."""
+    only(SMALL)
+    for variant, make, near in ((LOSS, linear_loss, 2e-5), (GRAD, linear_loss_grad, 6e-2)):
+        case = Case(variant.id, make(rows, classes, 1, dtype, i32, z_loss=0.1), near)
+        operands = operands_for(case)
+        got = on_model(variant, case.region, operands.memory)
+        assert_close(case, got, reference(case, operands.arrays))
+
+
 @pytest.mark.sample(1, pool="on the model")
 def test_products_of_a_hopper_read_the_gradient_of_logits_by_its_pitch(only):
     """Of a last chunk with an odd number of classes, behind which rows of it are anything; dx is added up in place."""
@@ -193,15 +207,15 @@ def test_what_has_no_loss(only, t, impossible):
 # --- machine code -------------------------------------------------------------------------------------------------------
 
 
-def statistics(t: WgmmaTiling, dtype, summed: bool) -> tuple[Launch, RegionSpec]:
-    r, w = linear_loss(1000, 1001, 1000, dtype, i32 if summed else i64), Work(0, f32)
+def statistics(t: WgmmaTiling, dtype, summed: bool, k: int = 1000) -> tuple[Launch, RegionSpec]:
+    r, w = linear_loss(1000, 1001, k, dtype, i32 if summed else i64), Work(0, f32)
     logits = wgmma_loss.logits_of(*r.operands[:2])
     epilogue = RowStatistics.of(dtype, summed)
     return wgmma_loss.logits_launch(t, logits, H200, epilogue, (In(0), In(1)), (In(2), w, w, w, w)), r
 
 
-def gradient(t: WgmmaTiling, dtype, summed: bool = False) -> tuple[Launch, RegionSpec]:
-    r, w = linear_loss_grad(1000, 1001, 1000, dtype), Work(0, f32)
+def gradient(t: WgmmaTiling, dtype, summed: bool = False, k: int = 1000) -> tuple[Launch, RegionSpec]:
+    r, w = linear_loss_grad(1000, 1001, k, dtype), Work(0, f32)
     logits = wgmma_loss.logits_of(*r.operands[1:3])
     box = TensorMap(w, dtype, (1001, 1000), 2048, (64, 64))
     epilogue, rows = LogitsGradient.of(dtype), (w, Work(0, i32))
@@ -211,12 +225,17 @@ def gradient(t: WgmmaTiling, dtype, summed: bool = False) -> tuple[Launch, Regio
     return made, r
 
 
+def one_feature(t: WgmmaTiling, dtype, summed: bool) -> tuple[Launch, RegionSpec]:
+    """Of MN-major operands, the gradient, which needs more registers than the statistics."""
+    return gradient(t, dtype, k=1)
+
+
 def is_new(make, t, dtype, summed) -> bool:
     launch, r = make(t, dtype, summed)
     return are_new([launch], r, H200.target)
 
 
-MADE = (statistics, False), (statistics, True), (gradient, False)
+MADE = (statistics, False), (statistics, True), (gradient, False), (one_feature, False)
 CODE = [
     (make, t, dtype, summed)
     for (make, summed) in MADE

@@ -22,6 +22,7 @@ from ...registry.variant import (
     Out,
     Reject,
     TensorMap,
+    Work,
     at_least,
     at_most,
     cdiv,
@@ -54,6 +55,7 @@ class TmaOperand:
 
     name: str
     index: int
+    source: In | Out | Work  # the region's operand `index`, or a part or copy of it
     k_major: bool
     extents: tuple[int, int]
     pitch: int  # bytes from row to row
@@ -68,7 +70,7 @@ class TmaOperand:
         extents = *self.extents, *(extent for extent, _ in self.batch)
         pitches = self.pitch, *(pitch for _, pitch in self.batch)
         ones = (1,) * len(self.batch)
-        return TensorMap(In(self.index), ELEMENTS.get(dtype, dtype), extents, pitches, box + ones)
+        return TensorMap(self.source, ELEMENTS.get(dtype, dtype), extents, pitches, box + ones)
 
 
 def operands(region: RegionSpec, either: bool = False) -> tuple[TmaOperand, TmaOperand] | Reject:
@@ -107,7 +109,7 @@ def _operand(
         row = inner * matrix.dtype.itemsize
         apart = pitch * matrix.dtype.itemsize if outer > 1 else cdiv(row, TMA_ALIGNMENT) * TMA_ALIGNMENT
         if (step == 1 or inner == 1) and apart >= row and apart % TMA_ALIGNMENT == 0:
-            return TmaOperand(name, index, k_major, (inner, outer), apart, axes, walks)
+            return TmaOperand(name, index, In(index), k_major, (inner, outer), apart, axes, walks)
     of_k = "" if either else f" of k, as tensor cores read {matrix.dtype},"
     return Reject(
         "rows",
@@ -237,8 +239,7 @@ def launch(
     both = operands(region)
     assert not isinstance(both, Reject)
     a, b = both
-    share = tiling.n // tiling.cluster
-    maps: list[TensorMap] = [a.map(region, tiling.m), b.map(region, share)]
+    maps, last = operand_maps(tiling, region, a, b)
     boxes = wgmma_cost.staged(tiling, region) if split is None else 0
     finish, others, sizes, scales = epilogue_arguments(tiling, region, split)
     if tiling.stream:
@@ -257,16 +258,23 @@ def launch(
             maps += _narrow_maps(region, tiling.narrow_n, narrow_tiles)
         if b.k_major:
             maps.append(b.map(region, tiling.narrow_n))
-    if a.k_major:
-        maps.append(a.map(region, tiling.m, last=True))
-    if b.k_major:
-        maps.append(b.map(region, share, last=tiling.cluster == 1))
+    maps += last
     if tiling.cluster_split == 1:  # whose slots are for one tile
         tiles = min(tiles, wgmma_cost.resident(tiling, device))
     grid = (tiles * tiling.together,)
     body = wgmma(tiling, a.k_major, b.k_major, finish, boxes, a.axes, b.axes, sources, lines=lines)
     arguments = tuple(maps), others, sizes, scales
     return Launch(body, grid, (tiling.threads,), arguments, tiling.shared(boxes), tiling.together)
+
+
+def operand_maps(
+    tiling: WgmmaTiling, region: RegionSpec, a: TmaOperand, b: TmaOperand
+) -> tuple[list[TensorMap], list[TensorMap]]:
+    """Maps of a and b, which a kernel takes first, and those of the last tiles of K-major operands, which it takes last."""
+    share = tiling.n // tiling.cluster
+    last = [a.map(region, tiling.m, last=True)] * a.k_major
+    last += [b.map(region, share, last=tiling.cluster == 1)] * b.k_major
+    return [a.map(region, tiling.m), b.map(region, share)], last
 
 
 def epilogue_arguments(

@@ -79,16 +79,13 @@ def logits_launch(
 
     both = wgmma.operands(logits)
     assert not isinstance(both, Reject)
-    share = tiling.n // tiling.cluster
-    a, a_left = (both[0].map(logits, tiling.m, last) for last in (False, True))
-    b, b_left = (both[1].map(logits, share, last) for last in (False, tiling.cluster == 1))
-    a, a_left = (replace(m, source=ins[0]) for m in (a, a_left))
-    b, b_left = (replace(m, source=ins[1]) for m in (b, b_left))
+    a, b = (replace(operand, source=at) for operand, at in zip(both, ins))
+    maps, last = wgmma.operand_maps(tiling, logits, a, b)
     m, n, k = wgmma.extents(logits)
     tiles = min(wgmma_cost.clusters(tiling, logits), wgmma_cost.resident(tiling, device))
     sizes = *(Num(size, i32) for size in (m, n, k)), *more
-    arguments = (a, b, *boxes, a_left, b_left), operands, sizes, ()
-    body = body_of(tiling, True, True, epilogue, len(boxes))
+    arguments = (*maps, *boxes, *last), operands, sizes, ()
+    body = body_of(tiling, a.k_major, b.k_major, epilogue, len(boxes))
     return Launch(
         body, (tiles * tiling.together,), (tiling.threads,), arguments, tiling.shared(len(boxes)), tiling.together
     )  # fmt: skip
