@@ -18,6 +18,11 @@ import pytest
 from aicf.device.runtime import cuda_missing
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
+sys.path.append(str(Path(__file__).parent))  # for `draws`, wherever tests begin
+
+from draws.seeds import VARIABLE, run_seed
+
+os.environ[VARIABLE] = run_seed()  # workers and processes that tests start draw the same
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
 
 # Processes that test side by side have a core each; a BLAS with as many threads as there are cores makes them wait for each
@@ -51,10 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Failures:
-    """Names them at once: a run that is ended by its time has not told of any."""
+    """Names them at once: a run that is ended by its time has not told of any. The seed of the draws comes before all."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+
+    def pytest_sessionstart(self) -> None:
+        if reporter := self.config.pluginmanager.get_plugin("terminalreporter"):
+            reporter.write_line(f"{VARIABLE}={run_seed()} draws the same tests and cases again")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and (reporter := self.config.pluginmanager.get_plugin("terminalreporter")):
@@ -108,7 +117,7 @@ POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}
 
 def _beyond_samples(items: list[pytest.Item], of_files: bool) -> list[pytest.Item]:
     """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones; and all sets of those tests of
-    a pool that are not drawn, but for what runs `always`. The draw is the same every time, unless AICF_TEST_SEED is another. On a
+    a pool that are not drawn, but for what runs `always`. The draw follows from the seed of the run: the commit, or AICF_TEST_SEED. On a
     GPU all run, but of tests that are marked with `gpu=True`. Where files are named on the command line, pools have no limit."""
     groups: dict[tuple[str, str], dict[int | None, list[pytest.Item]]] = {}
     pools: dict[str, set[tuple[str, str]]] = {pool: set() for pool in POOLS}
@@ -121,7 +130,7 @@ def _beyond_samples(items: list[pytest.Item], of_files: bool) -> list[pytest.Ite
             groups.setdefault(test, {}).setdefault(value, []).append(item)
             if (pool := mark.kwargs.get("pool")) and not of_files:
                 pools[pool].add(test)
-    seed, undrawn = os.environ.get("AICF_TEST_SEED", 0), set()
+    seed, undrawn = run_seed(), set()
     for pool, tests in pools.items():
         undrawn |= set(
             random.Random(f"{pool} {seed}").sample(sorted(tests), max(0, len(tests) - POOLS[pool]))
