@@ -69,7 +69,7 @@ def run(device: str | None = None, console: Console | None = None, as_json: bool
 
 def diagnose(device: str | None = None) -> list[Check]:
     """Every check, in the order of the report."""
-    checks = [_check_python(), *(_check_package(name, "cpu") for name in PACKAGES), _check_cpu()]
+    checks = [_check_python(), *(_check_package(name, "cpu") for name in PACKAGES), _check_cpu(), _check_cache()]
     if device == "cpu":
         return checks
     if sys.platform == "darwin":
@@ -193,6 +193,17 @@ def _check_cpu() -> Check:
         None,
         "cpu",
     )
+
+
+def _check_cache() -> Check:
+    """Whether compiled code may be kept, and what is kept be read: another user may write neither."""
+    from .code_cache import disk
+
+    if (folder := disk.folder()) is None:
+        return Check("code cache", "skip", "AICF_CACHE=off: no compiled code is kept", None, "cpu")
+    if refused := disk.refused(folder):
+        return Check("code cache", "warn", refused[0], refused[1], "cpu")
+    return Check("code cache", "ok", str(folder), None, "cpu")
 
 
 def _check_libraries(answer: Mapping[str, Any], extra: str) -> list[Check]:

@@ -23,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     counts, size = disk.size(folder)
     print(f"{folder}: {counts[disk.KERNEL]} CUDA kernels, {counts[disk.LOOP]} CPU loops, {size / 1e6:.1f} MB")
+    if refused := disk.refused(folder):
+        print(f"{refused[0]}; next: {refused[1]}")
     if args.clear:
         print(f"removed {disk.clear(folder)} files")
         if (made := disk.folder(disk.MADE)) is not None:

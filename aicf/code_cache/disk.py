@@ -1,8 +1,11 @@
-"""Compiled code on disk, each piece a file of its own: a checksum, facts about it, and the code.
+"""Compiled code on disk, each piece a file of its own: a checksum, the file's name, facts about it, and the code.
 
 A file is written under another name and then renamed, so that a reader sees a whole entry or none, and processes that
 compile the same code at once both succeed. Nothing is locked. What is damaged is removed and compiled again. A cache that
 can't be used costs a warning, never a failure.
+
+The checksum covers the file's name, which has the key in it: a copy of another entry under this name is damage as well. An entry that
+another user may have written is not read: see trust.py.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from typing import Any, TypeVar
 
 from .. import channels, config
 from ..files import replacing
+from . import trust
 
-MAGIC = b"aicf kernel 1\n"  # the number is the format's
+MAGIC = b"aicf kernel 2\n"  # the number is the format's
 CHECKSUM = 16  # bytes, of all that follows it
 KERNEL, LOOP = ".kernel", ".loop"  # suffixes: a CUDA kernel, a loop of the host
 MADE = ".made"  # and, in a folder of its own, what one of them was compiled by last: see ledger.py
@@ -35,21 +39,25 @@ def folder(suffix: str = KERNEL) -> Path | None:
 
 
 def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
-    """`make(code, **facts)` of an entry; None if there is none, or none that is whole."""
-    if (place := folder(suffix)) is None:
+    """`make(code, **facts)` of an entry; None if there is none, or none that is complete and trusted."""
+    if (place := folder(suffix)) is None or not _trusted(place):
         return None
     path = place / (key + suffix)
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            if why := trust.distrust(os.fstat(file.fileno())):
+                _warn_untrusted_files(place, why)
+                return None
+            data = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn_once(place.with_name("kernels"), error.strerror)
         return None
     try:
-        code, facts = decode(data)
+        code, facts = decode(data, path.name)
         made = make(code, **facts)
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         text = f"{path} is damaged and will be compiled again: {error}"
         channels.warn("cache", "damaged", text, path=str(path), why=str(error))
         remove(key, suffix)
@@ -60,13 +68,18 @@ def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
 
 
 def store(key: str, suffix: str, code: bytes, facts: Mapping[str, Any]) -> None:
-    """`facts` are what JSON can say."""
+    """Write an entry, which this user alone may change. `facts` are what JSON can say."""
     if (place := folder(suffix)) is None:
         return
+    path = place / (key + suffix)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with replacing(place / (key + suffix)) as beside:
-            beside.write_bytes(encode(code, facts))
+        for each in (place.parent, place):
+            each.mkdir(0o755, parents=True, exist_ok=True)
+        if not _trusted(place):
+            return
+        with replacing(path) as beside:
+            beside.write_bytes(encode(code, facts, path.name))
+            beside.chmod(beside.stat().st_mode & ~trust.WRITABLE)
     except OSError as error:
         _warn_once(place.with_name("kernels"), error.strerror)
         return
@@ -79,21 +92,25 @@ def remove(key: str, suffix: str) -> None:
             (place / (key + suffix)).unlink()
 
 
-def encode(code: bytes, facts: Mapping[str, Any]) -> bytes:
-    header = json.dumps(facts).encode()
+def encode(code: bytes, facts: Mapping[str, Any], name: str) -> bytes:
+    """The content of the file of that name."""
+    header = json.dumps({"name": name, "facts": facts}).encode()
     content = len(header).to_bytes(4, "little") + header + code
     return MAGIC + _checksum(content) + content
 
 
-def decode(data: bytes) -> tuple[bytes, dict[str, Any]]:
-    """The code and the facts; ValueError says what is wrong with the bytes."""
+def decode(data: bytes, name: str) -> tuple[bytes, dict[str, Any]]:
+    """The code and the facts in the file of that name; ValueError says what is wrong with the bytes."""
     if not data.startswith(MAGIC):
         raise ValueError("it does not begin as an entry does")
     checksum, content = data[len(MAGIC) :][:CHECKSUM], data[len(MAGIC) + CHECKSUM :]
     if checksum != _checksum(content):
         raise ValueError("its checksum is not that of its content")
     end = 4 + int.from_bytes(content[:4], "little")
-    return content[end:], json.loads(content[4:end])
+    header = json.loads(content[4:end])
+    if header["name"] != name:
+        raise ValueError(f"its content is that of {header['name']}")
+    return content[end:], header["facts"]
 
 
 def _checksum(content: bytes) -> bytes:
@@ -104,6 +121,23 @@ def _checksum(content: bytes) -> bytes:
 def _warn_once(folder: Path, reason: str | None) -> None:
     text = f"the kernel cache {folder} can't be used: {reason}; AICF_CACHE_DIR names another place"
     channels.warn("cache", "unusable", text, path=str(folder), why=reason)
+
+
+def _trusted(place: Path) -> bool:
+    """Whether no other user may write the folder; a warning once if one may."""
+    if (found := trust.untrusted_folder(place)) is None:
+        return True
+    _warn_untrusted(*found, f"the cache is not used; next: {trust.next_step(*found)}")
+    return False
+
+
+def _warn_untrusted_files(place: Path, why: str) -> None:
+    _warn_untrusted(place, why, "such files are compiled again; next: aicf cache --clear removes them", "a file in ")
+
+
+@functools.cache
+def _warn_untrusted(path: Path, why: str, then: str, what: str = "") -> None:
+    channels.warn("cache", "untrusted", f"{what}{path} is not trusted: {why}; {then}", path=str(path), why=why)
 
 
 # --- the folder as a whole ----------------------------------------------------------------------------------------------
@@ -123,13 +157,24 @@ def size(folder: Path) -> tuple[Counter[str], int]:
     return Counter(path.suffix for path, _ in found), sum(stat.st_size for _, stat in found)
 
 
+def refused(folder: Path) -> tuple[str, str] | None:
+    """(what is not read and why, the command that mends it); None if everything in the folder is trusted."""
+    if (found := trust.untrusted_folder(folder)) is not None:
+        return f"nothing is read: {found[0]}: {found[1]}", trust.next_step(*found)
+    reasons = [why for _, status in entries(folder) if (why := trust.distrust(status))]
+    if reasons:
+        return f"{len(reasons)} files are not read: {reasons[0]}", "aicf cache --clear"
+    return None
+
+
 def clear(folder: Path) -> int:
-    """Remove every entry; how many there were."""
-    found = list(entries(folder))
-    for path, _ in found:
+    """Remove every entry; how many were removed."""
+    count = 0
+    for path, _ in entries(folder):
         with contextlib.suppress(OSError):
             path.unlink()
-    return len(found)
+            count += 1
+    return count
 
 
 @functools.cache

@@ -75,8 +75,14 @@ class Checkpoints:
         found = self.steps()
         if not found or (step is not None and step not in found):
             return None
-        path = found[max(found) if step is None else step]
-        return path, weights.load(path), place_of(path)
+        step = max(found) if step is None else step
+        path, place = found[step], place_of(found[step])
+        if place.step != step:
+            raise StateError(
+                f"{path} is not the checkpoint of step {step}", expected=f"a file saved at step {step}", got=f"one saved at step {place.step}",
+                hint=f"rename it to {self.path(place.step).name}, or program.load_state_dict(aicf.load(path)) takes its weights",
+            )  # fmt: skip
+        return path, weights.load(path), place
 
     def _prune(self, newest: Path) -> None:
         losses = {}

@@ -219,29 +219,29 @@ def _imported(path: Path) -> list[str]:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-def other_code(data: bytes) -> bytes:
+def other_code(data: bytes, name: str) -> bytes:
     """Whole, but no object file."""
-    _, facts = disk.decode(data)
-    return disk.encode(b"no object file" * 9, facts)
+    _, facts = disk.decode(data, name)
+    return disk.encode(b"no object file" * 9, facts, name)
 
 
-def other_symbol(data: bytes) -> bytes:
-    return disk.encode(disk.decode(data)[0], {"symbol": "nowhere", "needs": []})
+def other_symbol(data: bytes, name: str) -> bytes:
+    return disk.encode(disk.decode(data, name)[0], {"symbol": "nowhere", "needs": []}, name)
 
 
-def other_facts(data: bytes) -> bytes:
-    return disk.encode(disk.decode(data)[0], {"name": "?"})
+def other_facts(data: bytes, name: str) -> bytes:
+    return disk.encode(disk.decode(data, name)[0], {"name": "?"}, name)
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("damage", [
-    lambda data: b"", lambda data: data[:25], lambda data: data[:-1], lambda data: bytes(len(data)),
-    lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:], other_code, other_symbol, other_facts,
+    lambda data, _: b"", lambda data, _: data[:25], lambda data, _: data[:-1], lambda data, _: bytes(len(data)),
+    lambda data, _: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:], other_code, other_symbol, other_facts,
 ])  # fmt: skip
 def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, caplog):
     scaled().check("elementwise_loop")
     (path,) = folder.iterdir()
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(damage(path.read_bytes(), path.name))
     for _ in range(2):
         forget()
         scaled().check("elementwise_loop")

@@ -60,7 +60,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def kernel_in(path: Path) -> CompiledKernel:
-    code, facts = disk.decode(path.read_bytes())
+    code, facts = disk.decode(path.read_bytes(), path.name)
     return CompiledKernel(cubin=code, **facts)
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, mon
 def test_an_entry_of_another_version_is_made_again(folder, compiled, monkeypatch):
     engine.compile_launch(add_launch(), ADD, TARGET)
     (path,) = folder.iterdir()
-    monkeypatch.setattr(disk, "MAGIC", b"aicf kernel 2\n")
+    monkeypatch.setattr(disk, "MAGIC", b"aicf kernel 3\n")
     assert cache.load(path.stem) is None and not path.exists()
 
 

@@ -245,6 +245,17 @@ def test_checkpoints_that_are_none(tmp_path):
         program().fit([{"x": X[:4], "y": Y[:4].astype(np.int32)}], steps=1)
 
 
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
+    program().fit(BATCHES, steps=3, checkpoints=tmp_path, checkpoint_every=1, keep=3)
+    files = sorted(tmp_path.iterdir())
+    files[-1].write_bytes(files[0].read_bytes())
+    with pytest.raises(StateError, match="is not the checkpoint of step 3") as error:
+        program().fit(BATCHES, steps=5, checkpoints=tmp_path, resume=True)
+    assert f"rename it to {files[0].name}" in error.value.hint
+    files[-1].rename(files[0])  # as it says
+    assert program().fit(BATCHES, steps=5, checkpoints=tmp_path, resume=True)
+
+
 INTERRUPTED = """
 import sys
 from tests.training.test_fit import BATCHES, program
