@@ -69,7 +69,12 @@ def run(device: str | None = None, console: Console | None = None, as_json: bool
 
 def diagnose(device: str | None = None) -> list[Check]:
     """Every check, in the order of the report."""
-    checks = [_check_python(), *(_check_package(name, "cpu") for name in PACKAGES), _check_cpu(), _check_cache()]
+    checks = [
+        _check_python(),
+        *(_check_package(name, "cpu") for name in PACKAGES),
+        _check_cpu(),
+        _check_cache(),
+    ]
     if device == "cpu":
         return checks
     if sys.platform == "darwin":

@@ -132,12 +132,16 @@ def _trusted(place: Path) -> bool:
 
 
 def _warn_untrusted_files(place: Path, why: str) -> None:
-    _warn_untrusted(place, why, "such files are compiled again; next: aicf cache --clear removes them", "a file in ")
+    _warn_untrusted(
+        place, why, "such files are compiled again; next: aicf cache --clear removes them", "a file in "
+    )
 
 
 @functools.cache
 def _warn_untrusted(path: Path, why: str, then: str, what: str = "") -> None:
-    channels.warn("cache", "untrusted", f"{what}{path} is not trusted: {why}; {then}", path=str(path), why=why)
+    channels.warn(
+        "cache", "untrusted", f"{what}{path} is not trusted: {why}; {then}", path=str(path), why=why
+    )
 
 
 # --- the folder as a whole ----------------------------------------------------------------------------------------------

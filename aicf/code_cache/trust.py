@@ -30,7 +30,9 @@ def distrust(status: os.stat_result) -> str | None:
 def untrusted_folder(place: Path) -> tuple[Path, str] | None:
     """The first of the cache folder and its folder `place` that another user may write, with the reason; None if neither is."""
     for folder in (place.parent, place):
-        with contextlib.suppress(OSError):  # it does not exist, or can't be read: then nothing is read from it
+        with contextlib.suppress(
+            OSError
+        ):  # it does not exist, or can't be read: then nothing is read from it
             if why := distrust(folder.stat()):
                 return folder, why
     return None
