@@ -195,7 +195,7 @@ def _call(region, run: Callable[..., None]) -> HostCall:
     return HostCall(call)
 
 
-@variant("attention", id="cpu.attention_blas.v1", strided=True)
+@variant("attention", id="cpu.attention_blas.v2", strided=True)
 class AttentionBlas:
     """Two products for each block of queries, and a softmax of all their scores in between, in f32.
 
@@ -271,7 +271,7 @@ def _attend_one(sizes, attrs, q, k, v, mask, bias, out, lse):
             lse.write(most + np.log(sums), heads, rows)
 
 
-@variant("attention_grad", id="cpu.attention_grad_blas.v1", strided=True)
+@variant("attention_grad", id="cpu.attention_grad_blas.v2", strided=True)
 class AttentionGradBlas:
     """Five products for each block of queries; dk and dv of a head grow by each of its blocks in turn, in f32.
 
@@ -349,7 +349,7 @@ def _slope(capped: np.ndarray, softcap: np.float32) -> np.ndarray:
     return np.subtract(np.float32(1), capped, out=capped)
 
 
-@variant("attention_bias_grad", id="cpu.attention_bias_grad_blas.v1", strided=True)
+@variant("attention_bias_grad", id="cpu.attention_bias_grad_blas.v2", strided=True)
 class AttentionBiasGradBlas:
     """Two products for each block of queries, whose slopes are added up over what the bias is repeated along, in f32, head by head.
 

@@ -62,12 +62,28 @@ def _libraries() -> tuple[Any, ...]:
     return own or tuple(loaded)
 
 
+SLICE = 2048  # of k: BLAS multiplies matrices in blocks of k, but vectors element after element, so that their error grows with k
+
+
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None, most: int | None) -> np.ndarray:
-    """`np.matmul`, on at most so many threads; without NumPy's warnings of overflow."""
+    """`np.matmul`, on at most so many threads; without NumPy's warnings of overflow. Where a factor is a vector, slices of k are
+    added up in f64."""
     limited = most is not None and _LIMIT.enter(most)
     try:
         with np.errstate(all="ignore"):
+            if a.shape[-1] > SLICE and 1 in (a.shape[-2], b.shape[-1]):
+                return _by_slices(a, b, out)
             return np.matmul(a, b, out=out)
     finally:
         if limited:
             _LIMIT.leave()
+
+
+def _by_slices(a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
+    for k in range(0, a.shape[-1], SLICE):
+        total += np.matmul(a[..., k : k + SLICE], b[..., k : k + SLICE, :])
+    if out is None:
+        return total.astype(np.float32)
+    out[...] = total
+    return out

@@ -19,7 +19,7 @@ CALL_US, IMAGE_US = 8.0, 5.0  # NumPy's calls, apart from their work
 COPY = 2.0  # passes over memory for each element of a window, which is copied in runs of channels
 
 
-@variant("convolution_channels_last", id="cpu.convolution_blas.v1")
+@variant("convolution_channels_last", id="cpu.convolution_blas.v2")
 class ConvolutionBlas:
     """im2col and sgemm, a few images and a group of channels at a time. Parallel inside BLAS. Half types are widened first."""
 

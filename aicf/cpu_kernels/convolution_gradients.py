@@ -34,7 +34,7 @@ def _windows(region, kernel):
     return windows_of(tuple(kernel), *(tuple(region.anchor.attrs[name]) for name in STEPS))
 
 
-@variant("convolution_weight_gradient_channels_last", id="cpu.convolution_weight_gradient_blas.v1")
+@variant("convolution_weight_gradient_channels_last", id="cpu.convolution_weight_gradient_blas.v2")
 class WeightGradientBlas:
     """im2col and sgemm, a few images and a group of channels at a time, added up in f32. Parallel inside BLAS."""
 
@@ -80,7 +80,7 @@ def _back(of: Windows, sizes: tuple[int, ...], made: tuple[int, ...]) -> Windows
     return Windows(of.window, step, of.dilation, low, high, (0,) * len(made))
 
 
-@variant("convolution_data_gradient_channels_last", id="cpu.convolution_data_gradient_blas.v1")
+@variant("convolution_data_gradient_channels_last", id="cpu.convolution_data_gradient_blas.v2")
 class DataGradientBlas:
     """sgemm, and sums of what windows give each element, a few images at a time. Parallel inside BLAS. Half types are widened first."""
 

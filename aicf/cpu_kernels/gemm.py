@@ -21,7 +21,7 @@ from .reduce import summed_columns, sums_us
 BLAS_CALL_US = 1.5
 
 
-@variant("gemm", id="cpu.gemm_blas.v2", takes=("gemm", "gemm+map", "gemm+map+reduce", "gemm+reduce"))
+@variant("gemm", id="cpu.gemm_blas.v3", takes=("gemm", "gemm+map", "gemm+map+reduce", "gemm+reduce"))
 class GemmBlas:
     """map(alpha * op(a) @ op(b) + beta * c): sgemm, then one more pass over the product if anything is left to do.
 

@@ -117,7 +117,7 @@ def _tiling(region, x: int) -> _Tiling:
     return _Tiling(rows.numel // max(rows.shape[-1], 1) if rows.numel else 0, *weight.shape)
 
 
-@variant("linear_cross_entropy", id="cpu.linear_cross_entropy_blas.v1")
+@variant("linear_cross_entropy", id="cpu.linear_cross_entropy_blas.v2")
 class LinearCrossEntropyBlas:
     """Tiles of 16 MB of logits, and of each row a running maximum and sum, as in an online softmax.
 
@@ -172,7 +172,7 @@ def _loss(attrs: dict[str, Any], operands: list[np.ndarray], results: list[np.nd
         result[...] = whole.reshape(result.shape)
 
 
-@variant("linear_cross_entropy_grad", id="cpu.linear_cross_entropy_grad_blas.v1")
+@variant("linear_cross_entropy_grad", id="cpu.linear_cross_entropy_grad_blas.v2")
 class LinearCrossEntropyGradBlas:
     """Three products for each tile of 16 MB of logits, which becomes their gradient in place.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..ops.schema import schema_of
+from ..ops.schema import ACCUMULATES, schema_of
 from ..registry.cost import host_memory_us, one_launch, roofline
 from ..registry.variant import HostCall, Reject, one_op, variant
 from ..rows.program import Gemm, Reduction, RegionProgram
@@ -23,7 +23,8 @@ CONVERT_US = {DType.f16: 1.3e-3, DType.bf16: 0.2e-3, DType.f8e4m3: 1.4e-2, DType
 
 @variant("*", id="cpu.reference.v1", priority=-10, masked=True)
 class Reference:
-    """One op, one NumPy expression, with temporaries: several passes over memory."""
+    """One op, one NumPy expression, with temporaries: several passes over memory. Floats compute in f32; what adds up in f64, so that its
+    error does not grow with the length: NumPy adds along most axes one element after the other."""
 
     def accepts(region):
         yield one_op(region)
@@ -68,10 +69,11 @@ class Reference:
         attrs = schema.values(region.attrs)
         reference = schema.reference_fn
         assert reference is not None, schema.name
-        narrow = [t.dtype.compute is not t.dtype for t in region.operands]  # computed in f32, rounded once
+        wide = np.float64 if ACCUMULATES in schema.traits else np.float32  # computed in it, rounded once
+        narrow = [_narrower(t.dtype, wide) for t in region.operands]
 
         def run(operands, results):
-            given = [a.astype(np.float32) if n else a for a, n in zip(operands, narrow)]
+            given = [a.astype(wide) if n else a for a, n in zip(operands, narrow)]
             arrays = [None if p is None else given[p] for p in positions]
             with np.errstate(all="ignore"):  # NaN and Inf are values here, not warnings
                 values = reference(*arrays, **attrs)
@@ -79,6 +81,11 @@ class Reference:
                     np.copyto(target, value, casting="unsafe")
 
         return HostCall(run)
+
+
+def _narrower(dtype, wide):
+    """Whether a reference sees `wide` in the place of an element type."""
+    return dtype.compute is not dtype or (dtype.kind == "float" and dtype.itemsize < np.dtype(wide).itemsize)
 
 
 def _counted(region):

@@ -8,7 +8,7 @@ import numpy as np
 from ..types import TensorSpec
 from .arranging import part
 from .row_steps import narrow, wide
-from .schema import Float, is_integer, op, require
+from .schema import ACCUMULATES, Float, is_integer, op, require
 
 
 def _adapted(x: TensorSpec, sizes: tuple) -> TensorSpec:
@@ -22,7 +22,7 @@ def _adapted(x: TensorSpec, sizes: tuple) -> TensorSpec:
     return TensorSpec((*x.shape[:2], *sizes), x.dtype, x.device)
 
 
-@op("adaptive_avg_pool")
+@op("adaptive_avg_pool", traits=(ACCUMULATES,))
 def adaptive_avg_pool(x: Float, *, sizes: tuple):
     """The mean of each of so many windows along each spatial axis: as torch.nn.functional.adaptive_avg_pool2d.
 

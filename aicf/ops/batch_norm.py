@@ -7,7 +7,7 @@ import numpy as np
 
 from ..types import DType, TensorSpec
 from .row_steps import narrow, wide
-from .schema import F32, LINEAR, Access, Float, Number, is_integer, op, require
+from .schema import ACCUMULATES, F32, LINEAR, Access, Float, Number, is_integer, op, require
 
 
 @op("stop_gradient", alias={0: (0, "may")}, traits=(LINEAR,))
@@ -61,7 +61,7 @@ def _beside(emit, v, x, axis: int):
     return emit.reshape(v, shape=(v.shape[0], *[1] * (x.rank - 1 - axis)))
 
 
-@op("moments", results=("mean", "var"))
+@op("moments", results=("mean", "var"), traits=(ACCUMULATES,))
 def moments(x: Float, *, axis: int = 1):
     """The mean and the variance of each channel: those of all elements at one place of an axis. Of none they are NaN.
 

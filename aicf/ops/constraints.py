@@ -61,6 +61,7 @@ MOVES = "moves"  # each element of the result is one of an operand's: a plan may
 ELEMENTWISE = "elementwise"  # result i depends on element i of each (broadcast) operand alone
 MAP = "map"  # each element of the result is a scalar function of one element of each operand: what can be composed
 MASKED = "masked"  # a map that reads where there may be no element: kernels that can say so (see KernelVariant.masked)
+ACCUMULATES = "accumulates"  # adds or multiplies as many elements as an axis has: on the host its reference computes in f64
 LINEAR = "linear"  # in its first operand, whatever the others are
 DISCONTINUOUS = "discontinuous"  # a rounding error of an operand may change the result by a jump
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..types import DType, TensorSpec
-from .schema import Number, is_integer, op, require
+from .schema import ACCUMULATES, Number, is_integer, op, require
 
 _MULTIPLIED = (DType.f32, DType.f16, DType.bf16)  # by gemm
 
@@ -19,7 +19,7 @@ def _free(rank: int, *taken: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([axis for axis in range(rank) if axis not in sum(taken, ())])
 
 
-@op("dot_general")
+@op("dot_general", traits=(ACCUMULATES,))
 def dot_general(
     a: Number,
     b: Number,
@@ -174,7 +174,7 @@ def _axes_of(term: str, rank: int) -> tuple[str, ...] | str:
     return (*before, *[str(more - n) for n in range(more)], *after)
 
 
-@op("einsum")
+@op("einsum", traits=(ACCUMULATES,))
 def einsum(*xs: Number, equation: str):
     """Sums of products by an equation, such as "bij,bjk->bik": each letter is an axis, and what the result doesn't name is summed over.
 

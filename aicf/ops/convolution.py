@@ -9,7 +9,7 @@ import numpy as np
 
 from ..types import TensorSpec
 from .row_steps import narrow, wide
-from .schema import Float, op, require
+from .schema import ACCUMULATES, Float, op, require
 from .windows import STEPS, Windows, check_windows, filled, slices, views, windows_of
 
 
@@ -46,7 +46,7 @@ def _result(
     return TensorSpec((x.shape[0], w.shape[0], *made), x.dtype, x.device)
 
 
-@op("convolution")
+@op("convolution", traits=(ACCUMULATES,))
 def convolution(
     x: Float, w: Float, *,
     strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,
@@ -161,7 +161,7 @@ def _first(spec: TensorSpec) -> TensorSpec:
     return TensorSpec((shape[0], shape[-1], *shape[1:-1]), spec.dtype, spec.device) if spec.rank > 1 else spec
 
 
-@op("convolution_channels_last", core="convolution")
+@op("convolution_channels_last", core="convolution", traits=(ACCUMULATES,))
 def convolution_channels_last(
     x: Float, w: Float, *,
     strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..types import TensorSpec
 from .convolution import convolution_channels_last
-from .schema import Float, is_integer, op, require
+from .schema import ACCUMULATES, Float, is_integer, op, require
 from .windows import STEPS, Windows, check_windows, filled, views, windows_of
 
 LAYOUT = "(N, …, C)"
@@ -32,7 +32,7 @@ def _check_sizes(name: str, sizes: tuple, axes: int, least: int, constraint: str
     )
 
 
-@op("convolution_weight_gradient_channels_last", results=("dw",))
+@op("convolution_weight_gradient_channels_last", results=("dw",), traits=(ACCUMULATES,))
 def convolution_weight_gradient_channels_last(
     x: Float, dy: Float, *, kernel: tuple,
     strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,
@@ -73,7 +73,7 @@ def convolution_weight_gradient_channels_last(
     return TensorSpec((dy.shape[-1], *kernel, x.shape[-1] // groups), x.dtype, x.device)
 
 
-@op("convolution_data_gradient_channels_last", core="convolution_data_gradient", results=("dx",))
+@op("convolution_data_gradient_channels_last", core="convolution_data_gradient", results=("dx",), traits=(ACCUMULATES,))
 def convolution_data_gradient_channels_last(
     dy: Float, w: Float, *, sizes: tuple,
     strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,

@@ -10,7 +10,7 @@ import numpy as np
 from ..types import TensorSpec
 from .arranging import part
 from .row_steps import along, narrow, wide
-from .schema import LINEAR, Number, OpSchema, op, require
+from .schema import ACCUMULATES, LINEAR, Number, OpSchema, op, require
 
 
 def _same(x: TensorSpec, axis: int) -> TensorSpec:
@@ -18,7 +18,7 @@ def _same(x: TensorSpec, axis: int) -> TensorSpec:
     return x
 
 
-@op("cumsum", traits=(LINEAR,))
+@op("cumsum", traits=(LINEAR, ACCUMULATES))
 def cumsum(x: Number, *, axis: int = -1, reverse: bool = False, exclusive: bool = False):
     """The sum of the elements up to each one along an axis; from the last one back if reverse; without itself if exclusive.
 
@@ -29,7 +29,7 @@ def cumsum(x: Number, *, axis: int = -1, reverse: bool = False, exclusive: bool 
     return _same(x, axis)
 
 
-@op("cumprod")
+@op("cumprod", traits=(ACCUMULATES,))
 def cumprod(x: Number, *, axis: int = -1, reverse: bool = False, exclusive: bool = False):
     """The product of the elements up to each one along an axis; from the last one back if reverse; without itself if exclusive.
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..types import TensorSpec
 from .arithmetic import unbroadcast
 from .row_steps import along, narrow, wide
-from .schema import Float, Real, elementwise, op, require
+from .schema import ACCUMULATES, Float, Real, elementwise, op, require
 
 
 @elementwise("xlogy", types=Real, continuous=True)
@@ -55,7 +55,7 @@ def _(emit, dy, p, t):
     return unbroadcast(emit, dp, p), unbroadcast(emit, dt, t)
 
 
-@op("cosine_similarity")
+@op("cosine_similarity", traits=(ACCUMULATES,))
 def cosine_similarity(a: Float, b: Float, *, axis: int = -1, eps: float = 1e-8):
     """The cosine of the angle between vectors along an axis: sum(a * b) / (max(|a|, eps) * max(|b|, eps)).
 

@@ -65,6 +65,11 @@ def wrapped(indices: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.where(valid, indices, 0), valid
 
 
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The element type in which NumPy joins many elements at one place, one after the other: f64 for floats."""
+    return np.dtype(np.float64) if dtype.kind == "f" else dtype
+
+
 # --- gather -----------------------------------------------------------------------------------------------------------
 
 
@@ -236,11 +241,11 @@ def _(emit, updates, indices, size, axis, along):
 @scatter_add.reference
 def _(updates, indices, size, axis, along):
     places, valid = wrapped(indices, size)
-    if along:
-        y = np.zeros((*updates.shape[:axis], size, *updates.shape[axis + 1 :]), updates.dtype)
+    if along:  # np.add.at adds one after the other
+        y = np.zeros((*updates.shape[:axis], size, *updates.shape[axis + 1 :]), accumulator(updates.dtype))
         at = list(np.indices(places.shape))
         at[axis] = places
-        np.add.at(y, tuple([index[valid] for index in at]), updates[valid])
+        np.add.at(y, tuple([index[valid] for index in at]), updates[valid].astype(y.dtype))
         return y
     behind = axis + indices.ndim
     before, after = updates.shape[:axis], updates.shape[behind:]

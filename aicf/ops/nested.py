@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ..types import TensorSpec
-from .indexing import wrapped
+from .indexing import accumulator, wrapped
 from .scattering import UFUNCS, Scatter
 from .schema import Any_, Index, Number, is_integer, op, require
 
@@ -160,12 +160,13 @@ def _(x, indices):
 @scatter_nd.reference
 def _(x, indices, updates, how):
     at, valid = _places(x, indices)
-    y, where = x.copy(), tuple([places[valid] for places in at])
+    joins = how in (Scatter.add, Scatter.mul)
+    y, where = x.astype(accumulator(x.dtype) if joins else x.dtype), tuple([places[valid] for places in at])
     given = updates.reshape(len(valid), *x.shape[indices.shape[-1] :])[valid]
     if how is Scatter.set:
         y[where] = given
     else:
-        UFUNCS[how].at(y, where, given)
+        UFUNCS[how].at(y, where, given.astype(y.dtype))
     return y
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..types import DType, TensorSpec
 from .row_steps import ROWS, along, check_axis, enrol, narrow, over, wide
-from .schema import F32, Float, FloatOwn, op, require
+from .schema import ACCUMULATES, F32, Float, FloatOwn, op, require
 
 
 def _check_vector(x: TensorSpec, v: TensorSpec | None, name: str, constraint: str) -> None:
@@ -212,7 +212,7 @@ def _kept(x: TensorSpec, axis: int) -> TensorSpec:
     )
 
 
-@op("l2_normalize", results=("y", "rnorm"), core=ROWS, flops=8, public=1)
+@op("l2_normalize", results=("y", "rnorm"), core=ROWS, flops=8, public=1, traits=(ACCUMULATES,))
 def l2_normalize(x: Float, *, axis: int = -1, eps: float = 1e-12):
     """x * rnorm, with rnorm = 1 / max(sqrt(sum(x^2)), eps) along an axis.
 
@@ -246,7 +246,7 @@ def _(emit, dy, x, rnorm, axis, eps):
     return emit.l2_normalize_grad(dy, x, rnorm, axis=axis, eps=eps)
 
 
-@op("l2_normalize_grad", results=("dx",), core=ROWS, flops=8)
+@op("l2_normalize_grad", results=("dx",), core=ROWS, flops=8, traits=(ACCUMULATES,))
 def l2_normalize_grad(dy: Float, x: Float, rnorm: F32, *, axis: int = -1, eps: float = 1e-12):
     """l2_normalize's gradient: (dy - h * sum(dy * h)) * rnorm, with h = x * rnorm; dy * rnorm where the length is no more than eps.
 

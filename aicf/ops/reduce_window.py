@@ -13,7 +13,7 @@ import numpy as np
 
 from ..types import DType, TensorSpec
 from .row_steps import narrow, wide
-from .schema import Number, is_integer, op, require
+from .schema import ACCUMULATES, Number, is_integer, op, require
 from .windows import Padded
 
 
@@ -65,7 +65,7 @@ def _filled(specs, attrs):
     }
 
 
-@op("reduce_window")
+@op("reduce_window", traits=(ACCUMULATES,))
 def reduce_window(
     x: Padded, *, window: tuple, how: Join = Join.add, strides: tuple = (), dilation: tuple = (), low: tuple = (), high: tuple = (),
 ):  # fmt: skip
@@ -128,7 +128,7 @@ def _(x, window, how, strides, dilation, low, high):
     return UFUNCS[how].reduce(seen, axes, dtype=x.dtype, initial=value) if x.ndim else seen
 
 
-@op("select_and_scatter")
+@op("select_and_scatter", traits=(ACCUMULATES,))
 def select_and_scatter(
     x: Padded, source: Number, *, window: tuple, strides: tuple = (), low: tuple = (), high: tuple = ()
 ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..types import DType, TensorSpec, numel
-from .schema import LINEAR, Number, OpSchema, Real, is_integer, op, require
+from .schema import ACCUMULATES, LINEAR, Number, OpSchema, Real, is_integer, op, require
 
 
 def normal_axes(rank: int, axes: tuple) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def _enrol(schema: OpSchema) -> None:
     schema.samples(())
 
 
-@op("reduce_sum", traits=(LINEAR,), core="reduce")
+@op("reduce_sum", traits=(LINEAR, ACCUMULATES), core="reduce")
 def reduce_sum(x: Number, *, axes: tuple = (), keepdims: bool = False):
     """The sum over axes; () means all axes. An empty sum is 0.
 
@@ -80,7 +80,7 @@ def _(emit, dy, x, axes, keepdims):
     return _expand(emit, dy, x, axes, keepdims)
 
 
-@op("reduce_mean", traits=(LINEAR,), core="reduce")
+@op("reduce_mean", traits=(LINEAR, ACCUMULATES), core="reduce")
 def reduce_mean(x: Real, *, axes: tuple = (), keepdims: bool = False):
     """The mean over axes; () means all axes. An empty mean is NaN.
 
@@ -110,7 +110,7 @@ def counted(x, axes):
     return numel(tuple(x.shape[a] for a in axes or range(len(x.shape))))
 
 
-@op("reduce_prod", core="reduce")
+@op("reduce_prod", core="reduce", traits=(ACCUMULATES,))
 def reduce_prod(x: Number, *, axes: tuple = (), keepdims: bool = False):
     """The product over axes; () means all axes. An empty product is 1.
 

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ..types import DType
-from .indexing import axis_from_the_end, wrapped
+from .indexing import accumulator, axis_from_the_end, wrapped
 from .schema import Index, Number, op, require
 
 
@@ -139,7 +139,7 @@ UFUNCS = {Scatter.add: np.add, Scatter.mul: np.multiply, Scatter.min: np.minimum
 @scatter.reference
 def _(x, indices, updates, axis, how, along):
     places, valid = wrapped(indices, x.shape[axis])
-    y = x.copy()
+    y = x.astype(accumulator(x.dtype)) if how in (Scatter.add, Scatter.mul) else x.copy()
     if along:
         at = list(np.indices(places.shape))
         at[axis] = places
@@ -152,7 +152,7 @@ def _(x, indices, updates, axis, how, along):
     if how is Scatter.set:
         view[where] = given
     else:
-        UFUNCS[how].at(view, where, given)
+        UFUNCS[how].at(view, where, given.astype(y.dtype))
     return y
 
 

@@ -30,6 +30,7 @@ from ..errors import RegistryError
 from ..types import DType, TensorSpec
 from .attributes import ATTR_TYPES, AttrDecl, attribute, coerced
 from .constraints import (
+    ACCUMULATES,
     DISCONTINUOUS,
     ELEMENTWISE,
     F32,
@@ -67,6 +68,7 @@ from .record import Access, OpSchema, register, schema_of, schemas, unregister
 from .unsized import broadcast
 
 __all__ = [
+    "ACCUMULATES",
     "DISCONTINUOUS",
     "ELEMENTWISE",
     "F32",

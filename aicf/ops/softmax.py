@@ -11,7 +11,7 @@ import numpy as np
 
 from ..types import TensorSpec
 from .row_steps import ROWS, check_axis, enrol, narrow, over, wide
-from .schema import Float, op, require
+from .schema import ACCUMULATES, Float, op, require
 
 
 def _check_gradient(dy: TensorSpec, y: TensorSpec, axis: int) -> TensorSpec:
@@ -20,7 +20,7 @@ def _check_gradient(dy: TensorSpec, y: TensorSpec, axis: int) -> TensorSpec:
     return y
 
 
-@op("softmax", core=ROWS, flops=20)
+@op("softmax", core=ROWS, flops=20, traits=(ACCUMULATES,))
 def softmax(x: Float, *, axis: int = -1):
     """exp(x - max) / sum(exp(x - max)) along an axis. A row that is -inf throughout, or has +inf or a NaN, gives NaN.
 
@@ -50,7 +50,7 @@ def _(emit, dy, y, axis):
     return emit.softmax_grad(dy, y, axis=axis)
 
 
-@op("softmax_grad", results=("dx",), core=ROWS, flops=6)
+@op("softmax_grad", results=("dx",), core=ROWS, flops=6, traits=(ACCUMULATES,))
 def softmax_grad(dy: Float, y: Float, *, axis: int = -1):
     """(dy - sum(dy * y)) * y along an axis: softmax's gradient, of its result.
 
@@ -73,7 +73,7 @@ def _(dy, y, axis):
     return (dy - (dy * y).sum(axis, keepdims=True)) * y
 
 
-@op("log_softmax", core=ROWS, flops=20)
+@op("log_softmax", core=ROWS, flops=20, traits=(ACCUMULATES,))
 def log_softmax(x: Float, *, axis: int = -1):
     """x - max - log(sum(exp(x - max))) along an axis.
 
@@ -103,7 +103,7 @@ def _(emit, dy, y, axis):
     return emit.log_softmax_grad(dy, y, axis=axis)
 
 
-@op("log_softmax_grad", results=("dx",), core=ROWS, flops=16)
+@op("log_softmax_grad", results=("dx",), core=ROWS, flops=16, traits=(ACCUMULATES,))
 def log_softmax_grad(dy: Float, y: Float, *, axis: int = -1):
     """dy - exp(y) * sum(dy) along an axis: log_softmax's gradient, of its result.
 
@@ -126,7 +126,7 @@ def _(dy, y, axis):
     return dy - np.exp(y) * dy.sum(axis, keepdims=True)
 
 
-@op("logsumexp", core=ROWS, flops=16)
+@op("logsumexp", core=ROWS, flops=16, traits=(ACCUMULATES,))
 def logsumexp(x: Float, *, axis: int = -1):
     """max + log(sum(exp(x - max))) along an axis, which stays with size 1. A row that is -inf throughout, or has +inf, gives that infinity.
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..types import DType, f64
 from .reductions import counted, normalize_axes, reduced
-from .schema import Bool, OpSchema, Real, op
+from .schema import ACCUMULATES, Bool, OpSchema, Real, op
 
 
 @op("reduce_any")
@@ -56,7 +56,7 @@ def _(x, axes, keepdims):
     return np.all(x, axis=axes or None, keepdims=keepdims)
 
 
-@op("reduce_var")
+@op("reduce_var", traits=(ACCUMULATES,))
 def reduce_var(x: Real, *, axes: tuple = (), keepdims: bool = False, correction: float = 0.0):
     """The variance over axes: the sum of squared distances from the mean, divided by the count less the correction.
 
@@ -69,7 +69,7 @@ def reduce_var(x: Real, *, axes: tuple = (), keepdims: bool = False, correction:
     return reduced(x, axes, keepdims)
 
 
-@op("reduce_std")
+@op("reduce_std", traits=(ACCUMULATES,))
 def reduce_std(x: Real, *, axes: tuple = (), keepdims: bool = False, correction: float = 0.0):
     """The standard deviation over axes: the root of reduce_var.
 

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ..types import TensorSpec
-from .schema import Float, op, require
+from .schema import ACCUMULATES, Float, op, require
 from .windows import STEPS, check_windows, filled
 
 
@@ -20,7 +20,7 @@ def _sizes(x, w, strides, low, high, dilation) -> tuple[int, ...]:
     ])  # fmt: skip
 
 
-@op("convolution_transposed")
+@op("convolution_transposed", traits=(ACCUMULATES,))
 def convolution_transposed(
     x: Float, w: Float, *, strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), groups: int = 1
 ):  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import DType, TensorSpec, f32, numel
 from .constraints import TypeConstraint
-from .schema import LINEAR, FloatOwn, op, require
+from .schema import ACCUMULATES, LINEAR, FloatOwn, op, require
 
 Codes = TypeConstraint("codes", frozenset({DType.i8, DType.u8}), shared=False)
 BITS = {8: DType.i8, 4: DType.u8}
@@ -17,7 +17,7 @@ FEW = 16  # rows to which codes are read by the product's own kernel; for more o
 CHUNK = {8: 16, 4: 32}  # codes that it reads at once, of one group
 
 
-@op("gemm_codes", core="gemm_codes", traits=(LINEAR,))
+@op("gemm_codes", core="gemm_codes", traits=(LINEAR, ACCUMULATES))
 def gemm_codes(x: FloatOwn, w: Codes, scale: FloatOwn, *, bits: int = 8):
     """x @ W', where row n of W is made of codes: W[n, k] = code[n, k] * scale[n, k // group].
 

@@ -16,7 +16,7 @@ from ..types import DType, TensorSpec
 from .argmax import NARROW
 from .constraints import TypeConstraint
 from .row_steps import narrow, wide
-from .schema import Float, is_integer, op, require
+from .schema import ACCUMULATES, Float, is_integer, op, require
 
 
 class Windows(NamedTuple):
@@ -192,7 +192,7 @@ def max_pool(
     return _pooled(x, window, strides, dilation, low, high)
 
 
-@op("avg_pool")
+@op("avg_pool", traits=(ACCUMULATES,))
 def avg_pool(
     x: Float, *, window: tuple, strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (),
     count_padding: bool = True,

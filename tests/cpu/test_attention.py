@@ -365,7 +365,7 @@ def test_a_layer_of_it_trains_and_is_causal():
     model = nn.Model({"x": aicf.TensorSpec(("batch", 33, 32))}, batch=4).add(Attend())
     x = np.random.default_rng(1).normal(size=(4, 33, 32)).astype(np.float32)
     infer = aicf.compile(model, device="cpu")
-    assert "cpu.attention_blas.v1" in str(infer.explain())
+    assert "cpu.attention_blas.v2" in str(infer.explain())
     before = infer({"x": x})["output"].numpy()
     later = x.copy()
     later[:, 20:] += 1

@@ -47,9 +47,9 @@ def test_transposes_batches_and_what_scales_them():
     a, b = ends(rng, "i1", (3, 40, 7)), ends(rng, "i1", (5, 40))
     got, (kernel,) = run(a, b, trans_a=True, trans_b=True)
     want = np.swapaxes(a, 1, 2).astype(np.int64) @ b.T.astype(np.int64)
-    assert np.array_equal(got, want) and kernel == "cpu.gemm_blas.v2"
+    assert np.array_equal(got, want) and kernel == "cpu.gemm_blas.v3"
     got, kernels = run(a, b, trans_a=True, trans_b=True, out="f16")
-    assert kernels == ["cpu.gemm_blas.v2"]  # one region
+    assert kernels == ["cpu.gemm_blas.v3"]  # one region
     np.testing.assert_allclose(got, want * 0.01, rtol=2e-3, atol=1e-3)
 
 

@@ -92,7 +92,7 @@ def test_random_products(gpu: Gpu, variant, seed):  # noqa: F811
 
 @pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D5", "D9")
-@pytest.mark.parametrize("variant", ["cpu.gemm_blas.v2", "cpu.reference.v1"])
+@pytest.mark.parametrize("variant", ["cpu.gemm_blas.v3", "cpu.reference.v1"])
 def test_random_products_on_the_host(variant, seed):
     drawn(ON_HOST[variant], host(), seed, 30, lambda problem: run_on_host(variant, problem), largest=150)
 
@@ -121,7 +121,7 @@ def test_references_round_as_kernels_do(variant):
 def test_tf32_on_the_host():
     """By the reference, which rounds, and by the host's BLAS, which does not."""
     form = Form((f32, f32, f32), "tf32", False, False, "plain", 1, 16, "")
-    for variant in ("cpu.reference.v1", "cpu.gemm_blas.v2"):
+    for variant in ("cpu.reference.v1", "cpu.gemm_blas.v3"):
         for seed in range(5):
             run_on_host(variant, Problem(form, 64, 64, 3, seed=seed))
 
@@ -149,7 +149,7 @@ def test_a_failure_shrinks_and_is_told():
         assert problem.m * problem.n < 500
 
     with pytest.raises(AssertionError) as caught:
-        drawn(ON_HOST["cpu.gemm_blas.v2"], host(), 1, 200, check)
+        drawn(ON_HOST["cpu.gemm_blas.v3"], host(), 1, 200, check)
     told = "\n".join(caught.value.__notes__)
     assert "problem=Problem(" in told and "--hypothesis-seed=1" in told
     assert re.search(r"shift=0,\s+seed=0", told)

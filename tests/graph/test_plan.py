@@ -369,14 +369,14 @@ def test_a_bound_plan_keeps_the_arena_in_which_its_steps_have_workspaces(monkeyp
 def test_a_kernel_that_needs_more_workspace_than_its_plan_has_is_refused(monkeypatch):
     program = trainer()
     loader = KernelLoader(program.registry, program.runtime)
-    monkeypatch.setattr(loader, "workspace", lambda kernel_id, region: 4 * (kernel_id == "cpu.gemm_blas.v2"))
+    monkeypatch.setattr(loader, "workspace", lambda kernel_id, region: 4 * (kernel_id == "cpu.gemm_blas.v3"))
     with pytest.raises(AicfError, match="too little workspace") as caught:
         Executor(program.runtime, loader).bind(
             program.plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables
         )
     told = str(caught.value)
     assert (
-        "expected: 4 bytes\n  got: 0\n  at: step 0: cpu.gemm_blas.v2" in told
+        "expected: 4 bytes\n  got: 0\n  at: step 0: cpu.gemm_blas.v3" in told
         and "compile the model again" in told
     )
 
@@ -385,8 +385,8 @@ def test_a_kernel_that_needs_more_workspace_than_its_plan_has_is_refused(monkeyp
 def test_a_plan_whose_kernel_is_gone_is_refused_by_name():
     program = trainer()
     registry = program.registry.copy()
-    registry.remove("cpu.gemm_blas.v2")
-    with pytest.raises(MissingKernelError, match=r"no kernel 'cpu.gemm_blas.v2' is registered"):
+    registry.remove("cpu.gemm_blas.v3")
+    with pytest.raises(MissingKernelError, match=r"no kernel 'cpu.gemm_blas.v3' is registered"):
         ExecPlan.from_json(program.plan.to_json(), registry)
 
 

@@ -282,7 +282,7 @@ def test_what_is_saved_into_a_file_drops_what_is_stale_only_on_request(file):
     stale = {"cpu.reference.v1": "012345678901", "cpu.gone.v1": "00"}
     old = Tuning(
         header(kernels=stale),
-        [*both.regions.values(), Measured(REGIONS[2], {"cpu.gemm_blas.v2": Timing(2.0)})],
+        [*both.regions.values(), Measured(REGIONS[2], {"cpu.gemm_blas.v3": Timing(2.0)})],
     )
     old.save(file)
     new = Tuning(header(), one_of("cpu.reference.v1", us=7.0).regions.values())
@@ -293,7 +293,7 @@ def test_what_is_saved_into_a_file_drops_what_is_stale_only_on_request(file):
     left = Tuning.load(file, CPU, default_registry())
     assert dict(left) == {
         (REGIONS[0].key, "cpu.reference.v1"): 7.0,
-        (REGIONS[2].key, "cpu.gemm_blas.v2"): 2.0,
+        (REGIONS[2].key, "cpu.gemm_blas.v3"): 2.0,
     }
 
 
