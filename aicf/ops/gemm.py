@@ -9,7 +9,18 @@ import numpy as np
 
 from ..types import ActKind, DType, Precision, TensorSpec, bf16, f16, f32, i8, i32, numel, u8
 from .activations import FROM_RESULT, activation_gradient
-from .schema import ACCUMULATES, LINEAR, Access, Factor, Float, FloatOwn, op, refuse_gradient, require, schema_of
+from .schema import (
+    ACCUMULATES,
+    LINEAR,
+    Access,
+    Factor,
+    Float,
+    FloatOwn,
+    op,
+    refuse_gradient,
+    require,
+    schema_of,
+)
 
 BIAS_SCALAR, BIAS_PER_N, BIAS_PER_M = "Scalar", "PerN", "PerM"
 
