@@ -73,7 +73,12 @@ def convolution_weight_gradient_channels_last(
     return TensorSpec((dy.shape[-1], *kernel, x.shape[-1] // groups), x.dtype, x.device)
 
 
-@op("convolution_data_gradient_channels_last", core="convolution_data_gradient", results=("dx",), traits=(ACCUMULATES,))
+@op(
+    "convolution_data_gradient_channels_last",
+    core="convolution_data_gradient",
+    results=("dx",),
+    traits=(ACCUMULATES,),
+)
 def convolution_data_gradient_channels_last(
     dy: Float, w: Float, *, sizes: tuple,
     strides: tuple = (), low: tuple = (), high: tuple = (), dilation: tuple = (), input_dilation: tuple = (), groups: int = 1,

@@ -131,8 +131,13 @@ def multiplied(rng: np.random.Generator, terms: int) -> Sum:
     """A product with few rows and columns, vectors among them."""
     m, n = (int(x) for x in rng.integers(1, 4, 2))
     trans_a, trans_b = (bool(x) for x in rng.integers(0, 2, 2))
-    a, b = numbers(rng, (terms, m) if trans_a else (m, terms)), numbers(rng, (n, terms) if trans_b else (terms, n))
-    left, right = (x.T if t else x for x, t in ((a.astype(np.float64), trans_a), (b.astype(np.float64), trans_b)))
+    a, b = (
+        numbers(rng, (terms, m) if trans_a else (m, terms)),
+        numbers(rng, (n, terms) if trans_b else (terms, n)),
+    )
+    left, right = (
+        x.T if t else x for x, t in ((a.astype(np.float64), trans_a), (b.astype(np.float64), trans_b))
+    )
     return Sum(
         f"gemm {m}x{n} trans_a={trans_a} trans_b={trans_b}", {"a": a, "b": b},
         lambda ctx, a, b: ctx.gemm(a, b, trans_a=trans_a, trans_b=trans_b), left @ right, terms,
@@ -150,7 +155,11 @@ def normalised(rng: np.random.Generator, terms: int) -> Sum:
         want = wide / np.sqrt(np.mean(wide * wide, -1, keepdims=True) + 1e-5)
         weight = np.ones(terms, np.float32)
         return Sum(
-            f"rms_norm {x.shape}", {"x": x, "w": weight}, lambda ctx, x, w: ctx.rms_norm(x, w, eps=1e-5), want, terms
+            f"rms_norm {x.shape}",
+            {"x": x, "w": weight},
+            lambda ctx, x, w: ctx.rms_norm(x, w, eps=1e-5),
+            want,
+            terms,
         )
     most = wide.max(axis, keepdims=True)
     total = np.exp(wide - most).sum(axis, keepdims=True)
@@ -160,7 +169,9 @@ def normalised(rng: np.random.Generator, terms: int) -> Sum:
         want = most + np.log(total)
     else:
         want = wide / np.sqrt((wide * wide).sum(axis, keepdims=True))
-    return Sum(f"{how} {shape} axis={axis}", {"x": x}, lambda ctx, x: getattr(ctx, how)(x, axis=axis), want, terms)
+    return Sum(
+        f"{how} {shape} axis={axis}", {"x": x}, lambda ctx, x: getattr(ctx, how)(x, axis=axis), want, terms
+    )
 
 
 def convolved(rng: np.random.Generator, terms: int) -> Sum:
@@ -187,7 +198,11 @@ def squared(rng: np.random.Generator, terms: int) -> Sum:
     x, y = numbers(rng, (terms,)), numbers(rng, (int(rng.integers(1, 100)),))
     want = sum((a.astype(np.float64) ** 2).sum() for a in (x, y))
     return Sum(
-        "sum_of_squares", {"x": x, "y": y}, lambda ctx, x, y: ctx.sum_of_squares(x, y), np.asarray(want), terms
+        "sum_of_squares",
+        {"x": x, "y": y},
+        lambda ctx, x, y: ctx.sum_of_squares(x, y),
+        np.asarray(want),
+        terms,
     )
 
 
@@ -204,4 +219,6 @@ def test_errors_do_not_grow_with_the_length(kind, device):
     for terms in (*rng.integers(MANY // 10, MANY + 1, 3), *longest):
         drawn = kind(rng, int(terms))
         error, most = drawn.error(device), bound(drawn.terms)
-        assert error <= most, f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}; seed {seed}"
+        assert error <= most, (
+            f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}; seed {seed}"
+        )
