@@ -31,10 +31,10 @@ def code(launch: Launch, r: RegionSpec, target: str = "sm_90a") -> str:
 
 
 def regions_of(operands: list[Any], result: Any) -> RegionSpec:
-    """For launches that are no op's: what signatures and memory are asked of."""
-    op = region("abs", desc((1,), f32)).anchor
-    tensors = (*operands, result)
-    return RegionSpec((op,), tensors, tuple(range(len(operands))), (len(operands),))
+    """A region for launches that belong to no op: it has these operands and this result, however many operands there are."""
+    count = len(operands)
+    op = region("abs", desc((1,), f32)).anchor._replace(inputs=tuple(range(count)), outputs=(count,))
+    return RegionSpec((op,), (*operands, result), op.inputs, op.outputs)
 
 
 # Intrinsics by the instruction that each assembles to, and each as a device function of (a u32 address, a descriptor or a

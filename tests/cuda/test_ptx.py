@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import re
 from typing import Any
 
@@ -19,6 +20,7 @@ from test_ptx_memory import INSTRUCTIONS as OTHERS
 import aicf.cuda_kernels.ptx as ptx
 from aicf.cuda_kernels.dsl import int32, uint32
 from aicf.registry.variant import In, Out, TensorMap
+from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32, i32, u8
 
 HALVES = f16, bf16
@@ -235,6 +237,15 @@ def test_blocks_of_a_cluster_share_boxes_and_tell_each_other(compute):
     x = np.random.default_rng().normal(size=(128, 64)).astype(np.float16)
     got = compute(shared_boxes(f16, (128, 64)), regions_of([desc((128, 64), f16)], desc((256, 64), f16)), [x])
     np.testing.assert_array_equal(got, np.concatenate([x, x]))
+
+
+@pytest.mark.parametrize("count", range(4))
+def test_regions_of_launches_are_written_and_read_and_have_a_key(count):
+    """A compiled kernel is stored under the key of its region: on a GPU each of these regions is asked for it."""
+    r = regions_of([desc((7,), f32)] * count, desc((256,), i32))
+    again = RegionSpec.from_json(json.loads(json.dumps(r.to_json())))
+    assert again == r and again.key == r.key and len(r.operands) == count and len(r.results) == 1
+
 
 
 def test_registers_change_hands(compute):

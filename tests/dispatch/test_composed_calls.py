@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ops import sampling
@@ -10,10 +12,13 @@ import aicf
 from aicf.device.runtime import runtime
 from aicf.device.spec import preset
 from aicf.dispatch import default_registry
+from aicf.errors import NoKernelError
 from aicf.graph.composed import composed, planned
 from aicf.graph.run.variables import Variables
 from aicf.ops.schema import schemas
-from aicf.types import TensorSpec
+from aicf.registry.select import select
+from aicf.rows import RegionSpec
+from aicf.types import TensorDesc, TensorSpec, f32
 
 COMPOSED = [s for s in schemas() if s.instead_fn is not None and s.origin == "aicf"]
 CASES = [(s, sample) for s in COMPOSED for sample in s.sample_specs]
@@ -56,6 +61,38 @@ def test_a_gpu_has_kernels_for_it(schema, sample):
         pytest.skip("a graph may have the op itself")
     made = planned(schema, sample["attrs"], specs, preset("h200"))
     assert all(region.kernel_id.startswith("cuda.") for region in made.regions)
+
+
+ON_GPU = sampling.names_on("cuda")
+OTHERS = sorted({s.name for s, _, _ in sampling.cases() if s.core != "collective"} - set(ON_GPU))
+
+
+@pytest.mark.sample(40)
+@pytest.mark.parametrize("op", [name for name in ON_GPU if aicf.schema_of(name).instead_fn is None])
+def test_a_gpu_has_a_kernel_for_every_sample_and_type(op):
+    """What tests on a GPU request of it, selected without one."""
+    schema = aicf.schema_of(op)
+    for sample in schema.sample_specs:
+        for dtype in sampling.types_of(schema):
+            chosen = select(region_of(schema, sample, dtype), preset("h200"), default_registry())
+            assert chosen.kernel_id.startswith("cuda."), (op, sample, dtype)
+
+
+def test_ops_without_a_kernel_for_a_gpu_are_named():
+    assert OTHERS == ["ctc_loss", "ctc_loss_grad", "while_loop"]
+    for op in OTHERS:
+        schema = aicf.schema_of(op)
+        for sample in schema.sample_specs:
+            with pytest.raises(NoKernelError, match=f"no kernel takes {op}"):
+                select(region_of(schema, sample, f32), preset("h200"), default_registry())
+
+
+def region_of(schema, sample, dtype):
+    """A sample's op alone, of dense tensors on a GPU."""
+    specs = [s and replace(s, device="cuda") for s in map(sampling.spec, sampling.operands(schema, sample, dtype))]
+    attrs = schema.pack(schema.normalized(specs, sample["attrs"]))
+    operands = [s and TensorDesc.dense(s) for s in specs]
+    return RegionSpec.single(schema.kind, attrs, operands, list(map(TensorDesc.dense, schema.infer(specs, attrs))))
 
 
 def test_what_was_chosen_is_told():

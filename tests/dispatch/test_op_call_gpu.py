@@ -65,7 +65,7 @@ TOLERANCE = {DType.f16: 4e-3, DType.bf16: 3e-2}
 
 @pytest.mark.spec("B1", "B3")
 @pytest.mark.parametrize("layout", ["dense", "offset", "padded", "columns"])
-@pytest.mark.parametrize("op", sorted({s.name for s, _, _ in sampling.cases() if s.core != "collective"}))
+@pytest.mark.parametrize("op", sampling.names_on("cuda"))
 def test_every_op_on_torch_tensors_in_every_layout(torch, op, layout):
     make, schema = torch_layouts(torch)[layout], aicf.schema_of(op)
     for sample in schema.sample_specs:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from aicf.dispatch import default_registry
 from aicf.ops.draw import draw
 from aicf.ops.schema import ELEMENTWISE, OperandDecl, OpSchema, schemas
 from aicf.types import BASIC, AttrPack, DType, TensorSpec
@@ -33,6 +34,17 @@ def cases() -> Iterator[tuple[OpSchema, dict[str, Any], DType]]:
         for sample in schema.sample_specs:
             for dtype in types_of(schema):
                 yield schema, sample, dtype
+
+
+def runs_on(schema: OpSchema, device: str) -> bool:
+    """Whether the device has kernels for the op, or for the ops that it consists of."""
+    kernels = default_registry().variants(schema.kind)
+    return schema.instead_fn is not None or any(v.device == device for v in kernels)
+
+
+def names_on(device: str) -> list[str]:
+    """The ops that a single process can call on the device."""
+    return sorted({s.name for s, _, _ in cases() if s.core != "collective" and runs_on(s, device)})
 
 
 def name(value: Any) -> str | None:
