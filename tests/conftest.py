@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
 
 from aicf.device.runtime import cuda_missing
 

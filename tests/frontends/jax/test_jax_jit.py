@@ -218,16 +218,23 @@ def small_transformer(size=16, words=11, length=6):
     }
 
 
+# Functions that create an optimizer, a model with its parameters, inputs and labels.
 CASES = {
-    "sgd": (
+    "sgd": lambda: (
         optax.sgd(0.1, momentum=0.9),
         perceptron,
         layers(20, 32, 10),
         normal(64, 20),
         RNG.integers(0, 10, 64),
     ),
-    "adamw": (optax.adamw(1e-2), perceptron, layers(20, 32, 10), normal(64, 20), RNG.integers(0, 10, 64)),
-    "transformer with adam": (
+    "adamw": lambda: (
+        optax.adamw(1e-2),
+        perceptron,
+        layers(20, 32, 10),
+        normal(64, 20),
+        RNG.integers(0, 10, 64),
+    ),
+    "transformer with adam": lambda: (
         optax.adam(3e-3),
         transformer,
         small_transformer(),
@@ -240,7 +247,7 @@ CASES = {
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_training_steps(name):
-    optimizer, model, params, x, y = CASES[name]
+    optimizer, model, params, x, y = CASES[name]()
 
     def step(params, state, x, y):
         def loss(p):
