@@ -23,7 +23,18 @@ def test_a_module_that_opens_a_device_is_not_collected(library, tmp_path):
         pytest.importorskip("jax")
     module = tmp_path / "test_it.py"
     module.write_text(f"{MODULES[library]}\n\ndef test_one():\n    pass\n")
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "untouched", "-p", "no:cacheprovider", str(module)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "-p",
+        "untouched",
+        "-p",
+        "no:cacheprovider",
+        str(module),
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, timeout=120,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{HERE}:{HERE.parent}"},

@@ -247,7 +247,6 @@ def test_regions_of_launches_are_written_and_read_and_have_a_key(count):
     assert again == r and again.key == r.key and len(r.operands) == count and len(r.results) == 1
 
 
-
 def test_registers_change_hands(compute):
     got = compute(set_aside(), regions_of([], desc((256,), i32)), [])
     assert set(got[128:]) == set(range(128, 256)) and got[0] == 0

@@ -89,10 +89,14 @@ def test_ops_without_a_kernel_for_a_gpu_are_named():
 
 def region_of(schema, sample, dtype):
     """A sample's op alone, of dense tensors on a GPU."""
-    specs = [s and replace(s, device="cuda") for s in map(sampling.spec, sampling.operands(schema, sample, dtype))]
+    specs = [
+        s and replace(s, device="cuda") for s in map(sampling.spec, sampling.operands(schema, sample, dtype))
+    ]
     attrs = schema.pack(schema.normalized(specs, sample["attrs"]))
     operands = [s and TensorDesc.dense(s) for s in specs]
-    return RegionSpec.single(schema.kind, attrs, operands, list(map(TensorDesc.dense, schema.infer(specs, attrs))))
+    return RegionSpec.single(
+        schema.kind, attrs, operands, list(map(TensorDesc.dense, schema.infer(specs, attrs)))
+    )
 
 
 def test_what_was_chosen_is_told():
