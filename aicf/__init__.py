@@ -7,6 +7,7 @@ program({"x": x, "y": y}); print(program.explain())
 
 __version__ = "0.1.0"
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import distributed, errors, models, near, nn, training
@@ -15,8 +16,8 @@ from .device.runtime import current, runtime
 from .device.spec import DeviceSpec
 from .device.tensor import Tensor
 from .dispatch import default_registry, op_call
-from .errors import AicfError
-from .frontends import import_frontend
+from .errors import AicfError, MissingAttributeError, MissingPackageError
+from .frontends import import_frontend, installed
 from .generation import Generator, generate
 from .graph import composed as _composed  # noqa: F401  (what op_call makes of ops without a kernel of their own)
 from .graph.compile import compile, explain_for, tune_for
@@ -56,7 +57,7 @@ from .types import (
 from .weights import load, save
 
 if TYPE_CHECKING:
-    from .frontends.onnx import OnnxBackend as onnx_backend
+    from . import onnx_backend
     from .frontends.onnx import from_onnx
 
 __all__ = [
@@ -104,7 +105,6 @@ __all__ = [
     "logs",
     "models",
     "nn",
-    "onnx_backend",
     "op_call",
     "quantize",
     "runtime",
@@ -121,22 +121,24 @@ __all__ = [
 ]  # fmt: skip
 
 
+if installed("onnx"):
+    __all__ += ["onnx_backend"]
+
+
 def __dir__() -> list[str]:
     return __all__
 
 
-_FRONTENDS = frozenset({"jax", "torch"})  # imported when they are asked for: each imports its framework
-_OF_FRONTENDS = {
-    "from_onnx": ("onnx", "from_onnx"),
-    "from_torch": ("torch", "from_torch"),
-    "onnx_backend": ("onnx", "OnnxBackend"),
-}
+_MODULES = frozenset({"jax", "onnx_backend", "torch"})  # imported on first use: each imports its framework
+_OF_FRONTENDS = {"from_onnx": "onnx", "from_torch": "torch"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FRONTENDS:
-        return import_frontend(name)
-    if name in _OF_FRONTENDS:
-        frontend, attribute = _OF_FRONTENDS[name]
-        return getattr(import_frontend(frontend), attribute)
+    try:
+        if name in _MODULES:
+            return import_module(f"aicf.{name}")
+        if name in _OF_FRONTENDS:
+            return getattr(import_frontend(_OF_FRONTENDS[name], f"aicf.{name}"), name)
+    except MissingPackageError as error:
+        raise MissingAttributeError(error.what, got=error.got, hint=error.hint) from error
     raise near.no_attribute("aicf", name, near.AICF, __all__)

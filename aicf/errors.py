@@ -93,6 +93,14 @@ class FrontendError(AicfError):
     """A model of another framework can't be read: what it is written in is damaged, or aicf lacks some of its ops, which the details list."""
 
 
+class MissingPackageError(FrontendError, ImportError):
+    """`import aicf.jax`, `aicf.torch` or `aicf.onnx_backend` where the framework is not installed, or can't be imported."""
+
+
+class MissingAttributeError(FrontendError, AttributeError):
+    """The same for an attribute, such as `aicf.jax`: `hasattr(aicf, "jax")` is False."""
+
+
 class UnsupportedOpsError(FrontendError):
     """A model of another framework has ops that aicf can't express; the details list each, how often and where.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 
 import aicf
 from aicf import doctor, nn
@@ -16,7 +17,6 @@ from aicf.cli import main
 from aicf.code_cache import disk, ledger, trust
 from aicf.cpu_kernels.compiler import code
 
-SEED = 20261128
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes and owners are POSIX's")
 ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="chown needs root")
 SUFFIXES = disk.KERNEL, disk.LOOP, disk.MADE
@@ -39,10 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_entry_under_another_name_is_a_miss(folder, caplog):
     """Drawn entries of all kinds, each copied over others: none is read for another, and each is itself again once stored."""
-    rng = np.random.default_rng(SEED)
-    keys = [rng.bytes(16).hex() for _ in range(8)]
+    draw = rng(__name__)
+    keys = [draw.bytes(16).hex() for _ in range(8)]
     entries = {
-        (key, suffix): (rng.bytes(int(rng.integers(0, 300))), {"symbol": f"f{n}"})
+        (key, suffix): (draw.bytes(int(draw.integers(0, 300))), {"symbol": f"f{n}"})
         for n, (key, suffix) in enumerate(itertools.product(keys, SUFFIXES))
     }
     for (key, suffix), (content, facts) in entries.items():
@@ -50,11 +50,11 @@ def test_an_entry_under_another_name_is_a_miss(folder, caplog):
     path = {entry: disk.folder(entry[1]) / "".join(entry) for entry in entries}
     names = list(entries)
     for _ in range(200):
-        one, other = (names[int(i)] for i in rng.choice(len(names), 2, replace=False))
+        one, other = (names[int(i)] for i in draw.choice(len(names), 2, replace=False))
         shutil.copy(path[one], path[other])
         caplog.clear()
-        assert disk.load(*other, lambda content, **facts: content) is None, f"seed {SEED}: {one} as {other}"
-        assert len(caplog.records) == 1 and "".join(one) in caplog.text, f"seed {SEED}: {one} as {other}"
+        assert disk.load(*other, lambda content, **facts: content) is None, f"{one} as {other}"
+        assert len(caplog.records) == 1 and "".join(one) in caplog.text, f"{one} as {other}"
         disk.store(*other, *entries[other])
         found = disk.load(*other, lambda content, **facts: (content, facts))
         assert found == entries[other]
@@ -94,15 +94,15 @@ def test_a_loop_under_another_loop_s_name_is_compiled_again(folder, monkeypatch,
         return compiled[key]
 
     monkeypatch.setattr(code, "_compiled", once)
-    rng = np.random.default_rng(SEED)
+    draw = rng(__name__)
 
     def run(name: str) -> None:
         layer, want = CASES[name]
-        x = rng.standard_normal(SHAPES[int(rng.integers(len(SHAPES)))])
+        x = draw.standard_normal(SHAPES[int(draw.integers(len(SHAPES)))])
         code.code_of.cache_clear()
         model = nn.Model({"x": aicf.TensorSpec(x.shape)}).add(layer())
         got = aicf.compile(model, device="cpu")({"x": x.astype(np.float32)})["output"].numpy()
-        np.testing.assert_allclose(got, want(x), rtol=2e-3, atol=1e-5, err_msg=f"seed {SEED}: {name}")
+        np.testing.assert_allclose(got, want(x), rtol=2e-3, atol=1e-5, err_msg=f"{name}")
 
     file: dict[str, Path] = {}
     for name in CASES:
@@ -111,13 +111,13 @@ def test_a_loop_under_another_loop_s_name_is_compiled_again(folder, monkeypatch,
         (file[name],) = set(folder.glob("*.loop")) - before
     assert len(again) == len(CASES)
     for _ in range(40):
-        one, other = (str(n) for n in rng.choice(list(CASES), 2, replace=False))
+        one, other = (str(n) for n in draw.choice(list(CASES), 2, replace=False))
         shutil.copy(file[one], file[other])
         again.clear(), caplog.clear()
         run(other)
-        assert len(again) == 1 and [r.event for r in caplog.records] == ["damaged"], f"seed {SEED}"
+        assert len(again) == 1 and [r.event for r in caplog.records] == ["damaged"]
         run(other)
-        assert len(again) == 1, f"seed {SEED}: {other} was not stored again"
+        assert len(again) == 1, f"{other} was not stored again"
 
 
 def test_a_ledger_s_file_under_another_name_is_no_reason(folder):

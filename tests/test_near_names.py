@@ -105,7 +105,7 @@ def test_a_front_end_without_its_framework_says_what_to_install(monkeypatch):
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     monkeypatch.setattr("aicf.frontends.import_module", absent)
-    with pytest.raises(AicfError, match=r"aicf\.torch needs the package torch(.|\n)*pip install torch"):
+    with pytest.raises(AicfError, match=r"aicf\.from_torch needs the package torch(.|\n)*pip install torch"):
         _ = aicf.from_torch
 
 

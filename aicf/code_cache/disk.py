@@ -24,7 +24,8 @@ from .. import channels, config
 from ..files import replacing
 from . import trust
 
-MAGIC = b"aicf kernel 2\n"  # the number is the format's
+FORMAT = b"aicf kernel "
+MAGIC = FORMAT + b"2\n"  # the number is the format's
 CHECKSUM = 16  # bytes, of all that follows it
 KERNEL, LOOP = ".kernel", ".loop"  # suffixes: a CUDA kernel, a loop of the host
 MADE = ".made"  # and, in a folder of its own, what one of them was compiled by last: see ledger.py
@@ -53,6 +54,9 @@ def load(key: str, suffix: str, make: Callable[..., T]) -> T | None:
         return None
     except OSError as error:
         _warn_once(place.with_name("kernels"), error.strerror)
+        return None
+    if data.startswith(FORMAT) and not data.startswith(MAGIC):  # from another version of aicf
+        remove(key, suffix)
         return None
     try:
         code, facts = decode(data, path.name)

@@ -105,11 +105,11 @@ def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, mon
     assert kernel_in(path) == kernel and list(folder.iterdir()) == [path]
 
 
-def test_an_entry_of_another_version_is_made_again(folder, compiled, monkeypatch):
+def test_an_entry_of_another_version_is_made_again(folder, compiled, monkeypatch, caplog):
     engine.compile_launch(add_launch(), ADD, TARGET)
     (path,) = folder.iterdir()
     monkeypatch.setattr(disk, "MAGIC", b"aicf kernel 3\n")
-    assert cache.load(path.stem) is None and not path.exists()
+    assert cache.load(path.stem) is None and not path.exists() and not caplog.records
 
 
 def test_a_folder_that_cannot_be_used_costs_one_warning(tmp_path, compiled, monkeypatch, caplog):

@@ -123,4 +123,4 @@ def test_what_is_refused_counts_as_skipped_in_onnx_s_runner():
     assert aicf.onnx_backend.supports_device("CPU") and not aicf.onnx_backend.supports_device("TPU")
     with pytest.raises(FrontendError, match="3 inputs"):
         aicf.onnx_backend.prepare(mlp()[0]).run([np.zeros((1, 8), np.float32)] * 3)
-    assert issubclass(aicf.onnx_backend, onnx.backend.base.Backend)
+    assert issubclass(aicf.frontends.onnx.OnnxBackend, onnx.backend.base.Backend)
