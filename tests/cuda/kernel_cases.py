@@ -784,6 +784,16 @@ def _indexing() -> list[Case]:
     return cases
 
 
+def repeated_rows() -> list[RegionSpec]:
+    """Rows of which an operand repeats one element along the columns, as expanded tensors do."""
+    return [
+        region("softmax", desc((20, 100), f16, (1, 0))),
+        region("log_softmax", desc((9, 7), f32, (0, 1)), axis=0),
+        region("rms_norm", (7, 33), desc((33,), f32, (0,))),
+        region("layer_norm", desc((4, 1030), f16), desc((1030,), f16, (0,)), desc((1030,), f16)),
+    ]
+
+
 def _rows() -> list[Case]:
     """Rows of one, of few, of a warp, a block and more, aligned and not, of each variant, in turns over types and regions."""
     made, makes = [], (softmax, softmax_grad, layer_norm, layer_norm_grad, rms_norm, logsumexp)
@@ -811,6 +821,7 @@ def _rows() -> list[Case]:
     made += [Case(v, softmax(shape)) for v in (STREAMED, SERIAL) for shape in ((3, 0), (0, 0))]
     made += [Case(v, layer_norm((33, 768), bf16, f32), ROW_TOLERANCE[bf16]) for v in ROWS]
     made += [Case(v, region("softmax", desc((20, 100), f32, (1, 30)))) for v in ROWS]
+    made += [Case(v, r, ROW_TOLERANCE[f16]) for v in ROWS for r in repeated_rows()]
     made += [
         Case(STREAMED, softmax((2, 200000), bf16), ROW_TOLERANCE[bf16]),
         *(

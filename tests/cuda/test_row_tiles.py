@@ -16,6 +16,7 @@ from kernel_cases import (
     layer_norm,
     logsumexp,
     region,
+    repeated_rows,
     rms_norm,
     softmax,
     softmax_grad,
@@ -25,6 +26,7 @@ import aicf
 from aicf.cuda_kernels.rows import row_tiles as tiles
 from aicf.device.spec import preset
 from aicf.registry.select import select
+from aicf.registry.variant import Num
 from aicf.types import bf16, f16, f32
 
 H200, A100 = preset("h200"), preset("a100")
@@ -76,6 +78,22 @@ def test_tiles_cover_rows_within_registers():
                 if tile is not streamed:
                     assert tile.chunks * step + 2 * (tile.cut.width - 1) >= shape[1]
                     assert tile.whole * step + (tile.cut.width - 1) * (tile.cut.anchor >= 0) <= shape[1]
+
+
+@pytest.mark.spec("A12")
+def test_kernels_of_neighbours_refuse_an_operand_that_repeats_one_element():
+    """The kernel of a thread for each row takes it, by the stride 0 as an argument."""
+    for r in repeated_rows():
+        for kernel in (HELD, CLUSTER, STREAMED):
+            reject = VARIANTS[kernel].supported(r, H200)
+            assert reject is not None and "has stride 0 along the columns, needs 1" in str(reject), (
+                kernel,
+                r,
+            )
+        (launch,) = VARIANTS[SERIAL].build(r, H200)
+        assert Num(0) in launch.args[5]
+    (launch,) = VARIANTS[HELD].build(region("softmax", desc((20, 1), f32, (1, 0))), H200)
+    assert launch.args[5] == ()
 
 
 @pytest.mark.spec("A14", "B6")

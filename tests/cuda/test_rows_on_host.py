@@ -9,6 +9,7 @@ from kernel_cases import (
     HELD,
     ROW_TOLERANCE,
     ROWS,
+    SERIAL,
     STREAMED,
     VARIANTS,
     Case,
@@ -20,6 +21,7 @@ from kernel_cases import (
     operands_for,
     reference,
     region,
+    repeated_rows,
     rms_norm,
     softmax,
     softmax_grad,
@@ -85,6 +87,7 @@ CASES += [
     for v in (HELD, CLUSTER, STREAMED)
 ]
 CASES += [Case(v, softmax((3, 5, 7), bf16), ROW_TOLERANCE[bf16]) for v in ROWS]
+CASES += [Case(SERIAL, r, ROW_TOLERANCE[f16]) for r in repeated_rows()]
 
 
 @pytest.mark.sample(4, pool="on the host")

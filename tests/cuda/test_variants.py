@@ -212,6 +212,13 @@ def test_neighbouring_dimensions_merge(shape, strides, expected):
     assert collapse(shape, strides) == expected
 
 
+@pytest.mark.parametrize("shape", [(0, 20, 40), (20, 0, 40), (20, 40, 0), (3, 0, 20, 40)])
+def test_no_block_transposes_an_empty_tensor(shape):
+    """A block of a tile would write outside of the result."""
+    r = region("transpose", desc(shape), perm=(*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+    assert VARIANTS["cuda.elementwise_transposed.v1"].supported(r, H200) is not None
+
+
 def test_axes_merge_into_runs():
     runs = reduced(region("reduce_sum", (2, 3, 1, 5, 7), axes=(1, 3))).runs
     assert [(run.reduced, run.shape) for run in runs] == [(False, (2,)), (True, (15,)), (False, (7,))]

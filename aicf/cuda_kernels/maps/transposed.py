@@ -116,6 +116,7 @@ class ElementwiseTransposed:
         yield at_most("rank after collapsing", len(found.shape), MAX_RANK)
         yield at_least("rows of a tile", found.shape[found.axis], SHORT)
         yield at_least("columns of a tile", found.shape[-1], SHORT)
+        yield at_least("tiles", _tiles(found), 1)
         yield at_most("tiles", _tiles(found), GRID)
         if any(abs(size) >= 2**31 for size in found.shape):
             yield Reject("sizes", "an axis has more elements than 32 bits count")
@@ -155,7 +156,7 @@ class ElementwiseTransposed:
             ins, outs, In(source.operand), tuple(map(Num, found.shape)), given, origin_given, Num(found.strides[found.slot][-1]), Num(rows),
             Num(columns),
         )  # fmt: skip
-        return [Launch(body, (max(1, _tiles(found)),), (THREADS,), args)]
+        return [Launch(body, (_tiles(found),), (THREADS,), args)]
 
 
 def _tiles(found: Across) -> int:

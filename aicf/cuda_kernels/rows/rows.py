@@ -63,12 +63,22 @@ def _checks(region: RegionSpec) -> Checks:
 
 def _neighbours(region: RegionSpec) -> Checks:
     """What moves along the columns goes from one element to the next."""
+    program, steps = program_of(region), _steps(region)
+    names = [f"operand {load.operand}" for load in program.loads]
+    names += [f"result {store.position}" for store in program.stores]
+    for what, step in zip(names, steps):
+        if step is not None and step != 1:
+            yield Reject("stride", f"{what} has stride {step} along the columns, needs 1")
+
+
+def _steps(region: RegionSpec) -> tuple[int | None, ...]:
+    """Of each load and then each store the stride along the columns, None where it does not move along them. The stride is 0 where
+    an operand repeats one element; of a single column it is 1."""
     program, at = program_of(region), walked(region)
-    named = [(f"operand {load.operand}", steps[-1]) for load, steps in zip(program.loads, at.loads)]
-    named += [(f"result {store.position}", steps[-1]) for store, steps in zip(program.stores, at.stores)]
-    for what, step in named:
-        if step not in (0, 1):
-            yield Reject("stride", f"{what} has stride {step} along the columns, needs 0 or 1")
+    moves = [n in program.moves for n in range(len(program.loads))]
+    moves += [store.slot in program.moves for store in program.stores]
+    strides = [walk[-1] if program.length > 1 else 1 for walk in (*at.loads, *at.stores)]
+    return tuple(stride if moving else None for stride, moving in zip(strides, moves))
 
 
 def _fast(region: RegionSpec) -> bool:
@@ -93,7 +103,7 @@ def _cost(region: RegionSpec, device: DeviceSpec, tile: RowTile, pace: Pace) -> 
 
 
 def _launch(region: RegionSpec, device: DeviceSpec, tile: RowTile, resident: bool) -> list[Launch]:
-    from ..tiles.index import walk_of
+    from ..tiles.index import GIVEN, walk_of
     from .rows_body import Rows, rows
 
     program, at, cut = program_of(region), walked(region), tile.cut
@@ -101,7 +111,8 @@ def _launch(region: RegionSpec, device: DeviceSpec, tile: RowTile, resident: boo
         return []
     ins = tuple(None if load.operand is None else load.dtype for load in program.loads)
     outs = tuple((s.slot, program.dtypes[s.slot], s.slot in program.moves) for s in program.stores)
-    steps = walk_of(tuple(walk[-1] for walk in (*at.loads, *at.stores)))
+    strides = _steps(region)
+    steps = tuple(0 if s is None else 1 if s == 1 else GIVEN for s in strides)
     late = shared_loads(region) if resident else (False,) * len(ins)
     r = Rows(
         ins, tuple(n in program.moves for n in range(len(ins))), outs, program.before,
@@ -115,7 +126,7 @@ def _launch(region: RegionSpec, device: DeviceSpec, tile: RowTile, resident: boo
     how = "_".join(q.how for step in program.passes for q in step.reduces)
     lanes = f"{tile.cluster}x{tile.lanes}" if tile.cluster > 1 else f"{tile.lanes}"
     name = f"rows{lanes}x{tile.chunks * cut.width}{'' if resident else '_streamed'}_{how}"
-    alongs = tuple(Num(walk[-1]) for walk in (*at.loads, *at.stores) if walk[-1] not in (0, 1))
+    alongs = tuple(Num(stride) for stride in strides if stride not in (None, 1))
     args: tuple[Arg, ...] = (
         tuple(In(load.operand) for load in program.loads if load.operand is not None),
         tuple(Out(s.position) for s in program.stores), tuple(Num(d, i32 if narrow else i64) for d in at.shape),
