@@ -6,12 +6,13 @@ named with what it said last. Nothing that comes is executed: messages are bytes
 
 from __future__ import annotations
 
+import hashlib
 import json
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from .world import World
 HEAD = struct.Struct("<4sBIQQ")  # magic, kind, bytes of the title, turn, bytes of the body
 MAGIC, SAID, FAILED = b"aicf", 0, 1
 LIMIT = 2**40  # bytes of a message
+DIFFERS = "start all ranks with the same script, versions and settings; what differs must not change the graph"
 Combine = Callable[[list[bytes]], bytes]
 
 
@@ -77,21 +79,33 @@ class Mesh:
         )
         return list(json.loads(parts))
 
-    def agree(self, title: str, lines: Sequence[str]) -> None:
+    def agree(self, title: str, lines: Sequence[str], hint: str = DIFFERS) -> None:
         """DistributedError, on all ranks, unless all say the same; it has the first line that differs."""
-        said = self.all(title, list(lines))
-        for rank, other in enumerate(said):
-            if other != said[0]:
-                n = next(n for n in range(len(other) + 1) if other[n : n + 1] != said[0][n : n + 1])
-                mine, its = (" ".join(text[n : n + 1]) or "nothing more" for text in (said[0], other))
-                error = DistributedError(
-                    f"rank {rank} has another {title} than rank 0", expected=f"line {n + 1}: {mine}", got=f"line {n + 1}: {its}",
-                    hint="start all ranks with the same script, versions and settings; what differs must not change the graph",
-                )  # fmt: skip
-                error.rank = rank
-                self.failed = error
-                self.close()
-                raise error
+        self.agree_on({title: lines}, {title: hint})
+
+    def agree_on(self, parts: Mapping[str, Sequence[str]], hints: Mapping[str, str] | None = None) -> None:
+        """DistributedError, on all ranks, unless all say the same of all parts, by title. Lines are sent only where digests differ."""
+        said = self.all(", ".join(parts), [_digest(lines) for lines in parts.values()])
+        found = [title for n, title in enumerate(parts) if any(other[n] != said[0][n] for other in said)]
+        if not found:
+            return
+        title = found[0]
+        texts = self.all(f"lines of {title}", list(parts[title]))
+        rank, other = next((rank, other) for rank, other in enumerate(texts) if other != texts[0])
+        n = next(n for n in range(len(other) + 1) if other[n : n + 1] != texts[0][n : n + 1])
+        mine, its = (" ".join(text[n : n + 1]) or "nothing more" for text in (texts[0], other))
+        line = f"line {n + 1}: " if max(len(texts[0]), len(other)) > 1 else ""
+        error = DistributedError(
+            f"rank {rank} has another {title} than rank 0", expected=line + mine, got=line + its, hint=(hints or {}).get(title, DIFFERS)
+        )  # fmt: skip
+        raise self.refused(error, rank)
+
+    def refused(self, error: DistributedError, rank: int | None) -> DistributedError:
+        """An error that all ranks have found: they go separate ways."""
+        error.rank = rank
+        self.failed = error
+        self.close()
+        return error
 
     def wait(self, title: str) -> None:
         """Until all ranks are here."""
@@ -210,6 +224,10 @@ class Mesh:
             kind, _, said, body = _receive(self._root)
             if kind == FAILED:
                 raise _gave_up(0, said, body)
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.blake2s("\n".join(lines).encode()).hexdigest()
 
 
 def _apart(rank: int, turn: int, title: str, its_turn: int, its_title: str) -> DistributedError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +10,21 @@ from typing import Any
 import numpy as np
 
 from ..device import collectives
+from ..device.collectives import ALL_REDUCE, Exchanged
 from ..device.runtime import CudaRuntime
 from ..device.tensor import Runtime
 from ..errors import VerifyError
+from ..graph.emit.step import GRAD_SUM, keep_if_valid
+from ..graph.emit.trace import Recipe
+from ..graph.run.plan import ExecPlan
+from ..graph.run.variables import Variables
 from ..ir import Value
 from ..types import DType
+from .agreement import HINTS, described, kernels, transfers
 from .loopback import HostCommunicator
 from .mesh import Mesh
 from .pulse import Pulse
+from .replicas import share
 from .world import World, world
 
 MB = 2**20
@@ -125,6 +132,20 @@ class DataParallel:
         """DistributedError, on all ranks, unless all have the same lines."""
         self.mesh.agree(title, lines)
 
+    def prepare(self, recipe: Recipe, runtime: Runtime, **settings: object) -> None:
+        """DistributedError, on all ranks, unless all are to compile the same."""
+        how = {"parallel": type(self).__name__, "dtype": self.dtype, "bucket_mb": self.bucket_mb, **settings}
+        self.mesh.agree_on(described(recipe, runtime.kind, how), HINTS)
+
+    def share(self, runtime: Runtime, variables: Variables, names: Collection[str], runs: int) -> int:
+        """Rank 0's values, on all ranks, of what is new, loaded or set since they were equal. The number of runs of rank 0."""
+        changed = variables.changed(names)
+        if self.ranks == 1 or not changed:
+            return runs
+        runs = share(self.mesh, runtime, variables, names, changed, runs, self.shards)
+        variables.unchanged_now(changed)
+        return runs
+
     def ran(self, runtime: Runtime) -> None:
         """A run was started: it is watched until its end."""
         if (pulse := _pulses.get(runtime.place)) is not None:
@@ -135,12 +156,11 @@ class DataParallel:
         for pulse in _pulses.values():
             pulse.wait()
 
-    def compiled(self, plan: Any) -> None:
-        """DistributedError unless all ranks have the same collectives in the same order, of the same types."""
-        steps = [s for s in plan.steps if s.region.anchor.attrs.get("ranks", 1) > 1]
-        self.mesh.agree(
-            "sequence of collectives", [f"{s.region.anchor.kind} of {s.region.results[0]}" for s in steps]
-        )
+    def compiled(self, plan: ExecPlan) -> None:
+        """DistributedError unless all ranks have the same collectives in the same order, of the same types; and, where all step all
+        parameters, the same kernels, which give the same bits."""
+        parts = {"sequence of collectives": transfers(plan)}
+        self.mesh.agree_on(parts if self.shards else {**parts, "kernel": kernels(plan)})
 
     def mean(self, numbers: Sequence[float], title: str = "mean of losses") -> list[float]:
         """The mean over all ranks of each number."""
@@ -158,8 +178,14 @@ class DataParallel:
         self.mesh.wait(title)
 
     def whole_state(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A state dict with what only other ranks have."""
-        return dict(state)
+        """A state dict with what only other ranks have. All ranks come here: sums of gradients between two steps are means of theirs."""
+        made = dict(state)
+        sums = [name for name in sorted(made) if name.endswith(GRAD_SUM)]
+        if self.ranks > 1 and sums:
+            made |= {name: np.array(made[name]) for name in sums}
+            parts = [Exchanged(ALL_REDUCE, 0, a.size, DType.of(a.dtype), True, array=a) for a in map(made.__getitem__, sums)]
+            HostCommunicator(self.mesh).run(parts)
+        return made
 
 
 @dataclass(frozen=True)
@@ -180,10 +206,10 @@ class ZeRO1(DataParallel):
 
     def whole_state(self, state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A state dict with the optimizer states of all ranks. All ranks come here."""
+        made = super().whole_state(state)
         if self.ranks == 1:
-            return dict(state)
+            return made
         names = self.mesh.all("names of states", sorted(state))
-        made = dict(state)
         for rank, theirs in enumerate(names):
             for name in theirs:
                 if name not in set(names[0]) or (rank == 0 and any(name not in other for other in names)):
@@ -216,8 +242,11 @@ class _Sharded:
         inner, own = copy(self.optimizer), {v for v, rank in owner.items() if rank == self.parallel.rank}
         steps = inner.steps
         inner.steps = lambda ctx, each: steps(ctx, [one for one in each if one[0].vid in own])
-        inner.emit(ctx, params, grads)
         graph, ranks = ctx.builder.graph, self.parallel.ranks
+        before = set(graph.updates)
+        inner.emit(ctx, params, grads)
+        keep_if_valid(ctx, set(graph.updates) - before)
+        ctx.sync()  # the steps differ from rank to rank; what they send does not
         for param in params:
             now = graph.values[graph.updates.pop(param.vid, param.vid)]
             sent = ctx.broadcast_from(now, ranks=ranks, root=owner[param.vid])

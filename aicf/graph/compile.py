@@ -175,6 +175,8 @@ def compile(
     rt = runtime(device if parallel is None else parallel.place(device))
     if shared is not None:
         shared.join(rt)
+        if shared.ranks > 1:
+            shared.prepare(recipe, rt, numerics=numerics, deterministic=deterministic, beam=beam)
     wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
     required, strict = frozenset(flag for flag in wanted if wanted[flag]), is_strict(numerics)
     registry = default_registry() if registry is None else registry

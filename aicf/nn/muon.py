@@ -72,6 +72,15 @@ class Muon(Optimizer):
         others = (e(param) if callable(e) else fnmatchcase(param.name, e) for e in self.adam_for)
         return param.rank == 2 and param.use not in ("bias", "norm", "embedding") and not any(others)
 
+    def emit(self, ctx: Any, params: list[Value], grads: list[Value]) -> None:
+        """Emit a step of all parameters, of which one at least is a matrix of a hidden layer."""
+        if not any(map(self.is_hidden, params)):
+            raise VerifyError(
+                "Muon has no matrix to step", expected="a parameter of two axes that is neither an embedding nor named by adam_for",
+                got=", ".join(f"{p.name} {p.shape} ({p.use})" for p in params), hint="nn.AdamW steps the others as Muon would",
+            )  # fmt: skip
+        super().emit(ctx, params, grads)
+
     def rates(self, ctx: Any, step: Value, lr: Value, base: Value) -> dict[str, Value]:
         rates = declared(ctx, adam_lr=self.adam_lr)
         if isinstance(self.lr, Schedule):
@@ -96,11 +105,6 @@ class Muon(Optimizer):
 
     def steps(self, ctx: Any, each: list[tuple[Value, Value, Value, dict[str, Value]]]) -> None:
         hidden = [one for one in each if self.is_hidden(one[0])]
-        if not hidden:
-            raise VerifyError(
-                "Muon has no matrix to step", expected="a parameter of two axes that is neither an embedding nor named by adam_for",
-                got=", ".join(f"{p.name} {p.shape} ({p.use})" for p, *_ in each), hint="nn.AdamW steps the others as Muon would",
-            )  # fmt: skip
         for one in each:
             if not self.is_hidden(one[0]):
                 self._adam_step(ctx, *one)

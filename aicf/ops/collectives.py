@@ -5,8 +5,10 @@ from __future__ import annotations
 from ..types import TensorSpec
 from .schema import Number, op, require
 
+COLLECTIVE = "collective"  # the core of ops in which all ranks take part, whether this rank reads the result or not
 
-@op("all_reduce", alias={0: (0, "must")}, core="collective")
+
+@op("all_reduce", alias={0: (0, "must")}, core=COLLECTIVE)
 def all_reduce(x: Number, *, ranks: int = 1, mean: bool = False, bucket: int = 0):
     """The sum of x over all ranks, or their mean, in place. Each rank has an x of this type, and all have the same result.
 
@@ -23,7 +25,7 @@ def _(x, ranks, mean, bucket):
     return x.copy()
 
 
-@op("broadcast_from", alias={0: (0, "must")}, core="collective")
+@op("broadcast_from", alias={0: (0, "must")}, core=COLLECTIVE)
 def broadcast_from(x: Number, *, ranks: int = 1, root: int = 0, bucket: int = 0):
     """What the rank `root` has as x, in place on all others.
 

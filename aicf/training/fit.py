@@ -121,7 +121,7 @@ def fit(
     if folder is not None and resume and (found := folder.load()):
         ranks.agree("checkpoint to resume from", [found[0].name])
         history.checkpoint, state, history.place = found
-        program.load_state_dict(ranks.own(state, program))
+        program.load_state_dict(state)
     elif folder is not None and resume:
         ranks.agree("checkpoint to resume from", ["none"])
     elif folder is not None and not resume and folder.steps():

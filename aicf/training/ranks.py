@@ -41,10 +41,3 @@ class Ranks:
         """The state of a program, with what only other ranks have."""
         state = program.state_dict()
         return state if self._parallel is None else self._parallel.whole_state(state)
-
-    def own(self, state: Mapping[str, Any], program: Any) -> Mapping[str, Any]:
-        """Of a state of all ranks what this one has."""
-        if self._parallel is None or not self._parallel.shards:
-            return state
-        own = program.state_dict()
-        return {name: array for name, array in state.items() if name in own}

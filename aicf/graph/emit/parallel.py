@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...ir import Op, Role, Value
 from ...ops.schema import VIEW, schema_of
-from ...types import DType
+from ...types import DType, f32
 from .builder import GraphEmitter
 
 
@@ -32,8 +32,14 @@ class Parallel(Protocol):
     def join(self, runtime: Any) -> None:
         """Meet the other ranks."""
 
+    def prepare(self, recipe: Any, runtime: Any, **settings: object) -> None:
+        """All ranks are to compile the same."""
+
     def compiled(self, plan: Any) -> None:
         """All ranks have the same collectives."""
+
+    def share(self, runtime: Any, variables: Any, names: Collection[str], runs: int) -> int:
+        """Before a run: what is new, loaded or set is rank 0's on all ranks; so is the number of runs."""
 
     def ran(self, runtime: Any) -> None:
         """A run was started."""
@@ -57,8 +63,11 @@ class Parallel(Protocol):
         """A state dict with what only other ranks have."""
 
 
-def reduced(ctx: GraphEmitter, parallel: Parallel, grads: Sequence[Value]) -> list[Value]:
-    """The mean over all ranks of each gradient. A gradient that something else reads, too, is copied before it is written."""
+def reduced(ctx: GraphEmitter, parallel: Parallel, grads: Sequence[Value], steps: bool = False) -> list[Value]:
+    """The mean over all ranks of each gradient. A gradient that something else reads, too, is copied before it is written.
+
+    steps  whether a step follows: then the run is valid from here on if it is valid on all ranks, which the first bucket tells
+    """
     graph = ctx.builder.graph
     before = len(graph.ops)
     order = {id(op): n for n, op in enumerate(graph.ops)}
@@ -68,6 +77,9 @@ def reduced(ctx: GraphEmitter, parallel: Parallel, grads: Sequence[Value]) -> li
     bucket, filled = 0, 0
     distinct = {grad.vid: grad for grad in grads}
     whole = {vid: order[id(grad.producer)] if grad.producer else -1 for vid, grad in distinct.items()}
+    if steps and (flag := ctx.builder.valid) is not None:
+        ctx.builder.valid = _valid_everywhere(ctx, parallel, flag)
+        places += [order[id(flag.producer)] if flag.producer else -1] * (len(graph.ops) - before)
     for vid in sorted(whole, key=lambda vid: (whole[vid], vid)):
         grad = distinct[vid]
         owner = _owner(ctx, grad)
@@ -86,6 +98,14 @@ def reduced(ctx: GraphEmitter, parallel: Parallel, grads: Sequence[Value]) -> li
         places += [whole[vid]] * (len(graph.ops) - before - len(places))
     _move_ahead(graph.ops, before, places)
     return [made[grad.vid] for grad in grads]
+
+
+def _valid_everywhere(ctx: GraphEmitter, parallel: Parallel, flag: Value) -> Value:
+    """Whether a run is valid on all ranks: a label that is no class on one of them stops the step of all, so that no rank goes on from
+    other parameters."""
+    valid = ctx.all_reduce(ctx.convert(flag, dtype=f32), ranks=parallel.ranks, mean=True, bucket=0)
+    everywhere: Value = valid > 1 - 0.5 / parallel.ranks  # a mean of ones may be rounded
+    return everywhere
 
 
 def _owner(ctx: GraphEmitter, value: Value) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...config import verify_passes
 from ...errors import AicfError, CallSpecError, VerifyError
 from ...ir import EXTERNAL, Graph, LoweredOp, Op
+from ...ops.collectives import COLLECTIVE
 from ...ops.schema import schema_of
 from ...types import AttrPack, TensorSpec
 
@@ -12,12 +13,12 @@ from ...types import AttrPack, TensorSpec
 def optimize(graph: Graph) -> Graph:
     """Drop ops that no output and no update needs. Values keep their vids, which are slot numbers.
 
-    A fence before an op that is dropped stands before the next one.
+    A collective stays: other ranks may need what this one only sends. A fence before an op that is dropped stands before the next one.
     """
     needed = {v.vid for v in graph.outputs} | set(graph.updates.values())
     kept: list[Op] = []
     for op in reversed(graph.ops):
-        if needed.intersection(op.outputs):
+        if needed.intersection(op.outputs) or schema_of(op.kind).core == COLLECTIVE:
             needed.update(v for v in op.inputs if v >= 0)
             kept.append(op)
     kept.reverse()

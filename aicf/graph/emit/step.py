@@ -12,7 +12,7 @@ from .builder import GraphEmitter
 from .policy import LossScale, Policy, checked_scale
 
 ACCUMULATED = "optimizer.accumulated"  # how many runs are in the sums of gradients
-
+GRAD_SUM = ".grad_sum"  # behind the name of a parameter
 
 SCALE, GOOD, SKIPPED = (f"optimizer.{name}" for name in ("loss_scale", "good_steps", "skipped_steps"))
 
@@ -47,7 +47,7 @@ def accumulated(ctx: GraphEmitter, params: list[Value], grads: list[Value], phas
     count = ctx.state(ACCUMULATED, (), 0, i32)
     means = []
     for param, grad in zip(params, grads):
-        total = ctx.state(f"{param.name}.grad_sum", param.shape, 0.0)
+        total = ctx.state(param.name + GRAD_SUM, param.shape, 0.0)
         if phase == "step":
             mean, rest = ctx.mean_gradient(total, grad, count)
             means.append(mean)

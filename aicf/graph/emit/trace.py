@@ -221,7 +221,7 @@ def _backward(
     assert recipe.optimizer is not None
     optimizer = recipe.optimizer
     if parallel is not None and parallel.ranks > 1:
-        grads, optimizer = reduced(ctx, parallel, grads), parallel.sharded(optimizer)
+        grads, optimizer = reduced(ctx, parallel, grads, steps=True), parallel.sharded(optimizer)
     return optimizer_step(ctx, optimizer, params, grads, scaled=not summed), {}
 
 

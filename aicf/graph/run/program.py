@@ -135,6 +135,7 @@ class Program(Immovable, InNotebook):
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
+            self._share()
             compiled, found = self._plans.checked(self._adopt(feed))
             with self._whole_step(compiled.plan), self.runtime.ordered(found.values()):
                 with self.compilations.made("bound", self._plans.facts(found), always=False):
@@ -149,6 +150,7 @@ class Program(Immovable, InNotebook):
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
+            self._share()
             frozen, found = self._frozen_for(feed)
             with self._whole_step(frozen.plan), self.runtime.ordered(found.values()):
                 results, self._ran = frozen.replay(found, self.variables, config.check_enabled("nan"))
@@ -156,6 +158,11 @@ class Program(Immovable, InNotebook):
                 if self._plans.watches:
                     self._first_run("replay", frozen.bound, frozen.report)
             return self._told(results, frozen.bound.faults)
+
+    def _share(self) -> None:
+        """Before a run of several ranks: they are equal."""
+        if self.parallel is not None:
+            self.runs = self.parallel.share(self.runtime, self.variables, self._plans.names, self.runs)
 
     def _first_run(self, how: str, bound: BoundPlan, report: CaptureReport | None = None) -> None:
         if (watch := self._plans.watches.pop(bound.plan.key, None)) is not None:

@@ -48,11 +48,20 @@ def checked_state(
     given = {k: state.unread(k) if isinstance(state, StoredArrays) else state[k] for k in state if k != RUNS}
     named = with_scale(given, used, recipe.types, strict)
     extra = set(named) - set(used)
-    for name in _of_training(recipe, variables, extra) if extra and recipe.mode != "train" else ():
+    for name in _of_others(recipe, variables, extra) if extra else ():
         del named[name]
     if RUNS in state and ACCUMULATED in used:  # older checkpoints say it by the number of runs alone
         named.setdefault(ACCUMULATED, np.int32(runs % recipe.accumulate))
     return runs, named
+
+
+def _of_others(recipe: Recipe, variables: Variables, names: Collection[str]) -> Collection[str]:
+    """Of names that a program does not have those that another program of the model may have, or another rank."""
+    if recipe.mode != "train":
+        return _of_training(recipe, variables, names)
+    if recipe.parallel is None or not recipe.parallel.shards:
+        return ()
+    return [n for n in names if n.startswith((OPTIMIZER, *(f"{param}." for param in variables.names(Role.param))))]
 
 
 def _of_training(recipe: Recipe, variables: Variables, names: Collection[str]) -> Collection[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +67,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self.meta: dict[str, str] = {}  # short name -> name of each meta-parameter of the program
         self._session: dict[str, Variable] = {} if session is None else session
         self.derived = Derived()  # of the shared ones
+        self._changed: dict[str, bool] = {}  # see `changed`
         self._accumulated, self._told = -1, -1  # of shared ones; what was known when so much had been told
         # held by a run: programs of one model share these tensors
         self.lock: Any = shared_lock() if shared is None else shared.lock
@@ -91,7 +92,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 else self.shared._own
             )
             if (known := held.get(value.name)) is None:
-                made.append((held, value.name, self._made(value)))
+                made.append((held, value, self._made(value)))
             elif (known.tensor.shape, known.tensor.dtype) != (value.spec.shape, value.dtype):
                 raise StateError(
                     f"{value.role} {value.name} is declared again with another type",
@@ -100,8 +101,9 @@ class Variables(Immovable, Mapping[str, Tensor]):
                     got=str(value.spec),
                     hint="one model has one parameter of a name",
                 )
-        for held, name, variable in made:
-            held[name] = variable
+        for held, value, variable in made:
+            held[value.name] = variable
+        self._note((v.name for _, v, _ in made if not (v.copy_of or v.session or v.role is Role.fault)), loaded=False)
         self.meta |= {v.meta: v.name for v in graph.externals(Role.state) if v.meta}
         self.shared.derived.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
 
@@ -187,13 +189,33 @@ class Variables(Immovable, Mapping[str, Tensor]):
             check = self._variable(known[short]).check
             checked[known[short]] = value if check is None else check(short, value)
         self._write({n: self._fitting(n, value) for n, value in checked.items()})
+        self._note(checked, loaded=True)
+
+    def _note(self, names: Iterable[str], loaded: bool) -> None:
+        """These have changed; a program's own are noted with it, the others with the model's."""
+        for name in names:
+            (self if name in self._own else self.shared)._changed[name] = loaded
+
+    def changed(self, names: Collection[str]) -> dict[str, bool]:
+        """Of these names what is new or was written by others than runs since `unchanged_now` named it; True of what was loaded or set."""
+        return {n: loaded for n, loaded in {**self.shared._changed, **self._changed}.items() if n in names}
+
+    def unchanged_now(self, names: Iterable[str]) -> None:
+        """These are equal on all ranks."""
+        for name in names:
+            self.shared._changed.pop(name, None)
+            self._changed.pop(name, None)
+
+    def overwritten(self, names: Iterable[str]) -> None:
+        """Others have written these in place: what the host knows of them and what is derived of them is out of date."""
+        self.accumulated = -1
+        self.shared.derived.outdate(names)
 
     def _write(self, ready: Mapping[str, np.ndarray | UnreadArray]) -> None:
         """New contents, in place: pointers never change. Ctrl-C waits for the end, so that nothing is half written. What is not read
         yet is read one after the other."""
         with self.lock, Uninterrupted():
-            self.accumulated = -1
-            self.shared.derived.outdate(ready)
+            self.overwritten(ready)
             for name, given in ready.items():
                 array = given.read() if isinstance(given, UnreadArray) else given
                 self.runtime.write(self[name], array)
@@ -260,6 +282,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
             n: state.unread(n) if isinstance(state, StoredArrays) else state[n] for n in names if n in state
         }
         self._write({n: self._loadable(n, value) for n, value in given.items()})
+        self._note(given, loaded=True)
         return missing
 
     def _loadable(self, name: str, value: Any) -> np.ndarray | UnreadArray:
