@@ -109,7 +109,7 @@ def test_ranks_with_other_graphs_are_refused(trained):
         told = rank["graphs"]
         assert told["error"] == "DistributedError"
         assert "rank 1 has another model than rank 0" in told["text"]
-        assert "0.weight: f32[32x20]" in told["text"] and "f32[48x20]" in told["text"]
+        assert "0.weight: tensor<32x20xf32>" in told["text"] and "tensor<48x20xf32>" in told["text"]
 
 
 def test_a_killed_rank_is_named(tmp_path):
