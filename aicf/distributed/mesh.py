@@ -23,7 +23,9 @@ from .world import World
 HEAD = struct.Struct("<4sBIQQ")  # magic, kind, bytes of the title, turn, bytes of the body
 MAGIC, SAID, FAILED = b"aicf", 0, 1
 LIMIT = 2**40  # bytes of a message
-DIFFERS = "start all ranks with the same script, versions and settings; what differs must not change the graph"
+DIFFERS = (
+    "start all ranks with the same script, versions and settings; what differs must not change the graph"
+)
 Combine = Callable[[list[bytes]], bytes]
 
 

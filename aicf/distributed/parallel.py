@@ -183,7 +183,10 @@ class DataParallel:
         sums = [name for name in sorted(made) if name.endswith(GRAD_SUM)]
         if self.ranks > 1 and sums:
             made |= {name: np.array(made[name]) for name in sums}
-            parts = [Exchanged(ALL_REDUCE, 0, a.size, DType.of(a.dtype), True, array=a) for a in map(made.__getitem__, sums)]
+            parts = [
+                Exchanged(ALL_REDUCE, 0, a.size, DType.of(a.dtype), True, array=a)
+                for a in map(made.__getitem__, sums)
+            ]
             HostCommunicator(self.mesh).run(parts)
         return made
 

@@ -81,7 +81,9 @@ def _judged(bodies: Sequence[bytes]) -> bytes:
     ranks = [_Said(**json.loads(body)) for body in bodies]
     first = ranks[0]
     known = set(first.names).intersection(*(said.names for said in ranks[1:]))
-    error, rank = next(((e, n) for n, said in enumerate(ranks) if (e := _wrong(first, said, n))), (None, None))
+    error, rank = next(
+        ((e, n) for n, said in enumerate(ranks) if (e := _wrong(first, said, n))), (None, None)
+    )
     sent = sorted(known.intersection(first.changed))
     return json.dumps({"error": error, "rank": rank, "sent": sent, "runs": first.runs}).encode()
 

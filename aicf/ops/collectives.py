@@ -5,7 +5,9 @@ from __future__ import annotations
 from ..types import TensorSpec
 from .schema import Number, op, require
 
-COLLECTIVE = "collective"  # the core of ops in which all ranks take part, whether this rank reads the result or not
+COLLECTIVE = (
+    "collective"  # the core of ops in which all ranks take part, whether this rank reads the result or not
+)
 
 
 @op("all_reduce", alias={0: (0, "must")}, core=COLLECTIVE)

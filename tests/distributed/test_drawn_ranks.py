@@ -28,7 +28,9 @@ def drawn_model(rng, seed):
     model = nn.Model({"x": aicf.TensorSpec(("batch", width))}, batch=ROWS, seed=seed)
     for _ in range(rng.integers(0, 3)):
         other = int(rng.choice(WIDTHS))
-        model.add(nn.Linear(width, other, bias=bool(rng.integers(2)))).add([nn.Tanh(), nn.ReLU()][rng.integers(2)])
+        model.add(nn.Linear(width, other, bias=bool(rng.integers(2)))).add(
+            [nn.Tanh(), nn.ReLU()][rng.integers(2)]
+        )
         width = other
         if rng.integers(3) == 0:
             model.add([nn.LayerNorm(width), Scaled()][rng.integers(2)])
@@ -66,7 +68,12 @@ def test_drawn_ranks_have_the_parameters_of_one(rank_threads, seed):  # noqa: F8
     def compiled(parallel, runs):
         own = np.random.default_rng(draws)
         model, classes = drawn_model(own, model_seed)
-        how = {"loss": nn.SoftmaxCrossEntropy(), "optimizer": drawn_optimizer(own), "accumulate": runs, "device": "cpu"}
+        how = {
+            "loss": nn.SoftmaxCrossEntropy(),
+            "optimizer": drawn_optimizer(own),
+            "accumulate": runs,
+            "device": "cpu",
+        }
         return aicf.compile(model, "train", parallel=parallel, **how), classes
 
     alone, classes = compiled(None, accumulate)
@@ -77,7 +84,9 @@ def test_drawn_ranks_have_the_parameters_of_one(rank_threads, seed):  # noqa: F8
     expected = steps_of(alone, feeds).state_dict()
 
     def work(world):
-        parallel = kind(world=world, timeout=60, bucket_mb=float(np.random.default_rng(draws).choice((25, 1e-5))))
+        parallel = kind(
+            world=world, timeout=60, bucket_mb=float(np.random.default_rng(draws).choice((25, 1e-5)))
+        )
         program, _ = compiled(parallel, accumulate)
         steps_of(program, feeds, slice(each * world.rank, each * world.rank + each))
         return parallel.whole_state(program.state_dict())
@@ -88,4 +97,6 @@ def test_drawn_ranks_have_the_parameters_of_one(rank_threads, seed):  # noqa: F8
         assert state.keys() == expected.keys(), seed
         for name, array in state.items():
             assert array.tobytes() == found[0][name].tobytes(), (seed, rank, name)
-            np.testing.assert_allclose(array, expected[name], rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}: {name}")
+            np.testing.assert_allclose(
+                array, expected[name], rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}: {name}"
+            )

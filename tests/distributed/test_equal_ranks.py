@@ -16,7 +16,18 @@ X = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 6)
 
 
-def compiled(parallel, width=5, act=nn.Tanh, seed=0, optimizer=nn.SGD, rate=0.1, init=None, loss=nn.SoftmaxCrossEntropy, layers=(), **how):
+def compiled(
+    parallel,
+    width=5,
+    act=nn.Tanh,
+    seed=0,
+    optimizer=nn.SGD,
+    rate=0.1,
+    init=None,
+    loss=nn.SoftmaxCrossEntropy,
+    layers=(),
+    **how,
+):
     model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=2, seed=seed)
     for layer in (nn.Linear(5, width), act(), *layers, nn.Linear(width, 3)):
         model.add(layer)
@@ -73,7 +84,9 @@ def test_what_differs_is_named_on_all_ranks(rank_threads, aspect):  # noqa: F811
     for error in rank_threads(ranks, work):
         assert isinstance(error, DistributedError) and error.rank == which, (aspect, error)
         assert f"rank {which} has another {title} than rank 0" in str(error), aspect
-        assert text in str(error) and "expected" in str(error) and "got" in str(error) and "next" in str(error)
+        assert (
+            text in str(error) and "expected" in str(error) and "got" in str(error) and "next" in str(error)
+        )
 
 
 def unequal(shape, rng):
@@ -90,7 +103,9 @@ def test_ranks_start_from_the_parameters_of_rank_0(rank_threads):  # noqa: F811
 
     found = rank_threads(3, work)
     before, after = zip(*found)
-    assert any(before[1][n].tobytes() != before[0][n].tobytes() for n in before[0]), "the test draws equal weights"
+    assert any(before[1][n].tobytes() != before[0][n].tobytes() for n in before[0]), (
+        "the test draws equal weights"
+    )
     assert_equal(after)
     for name in before[0]:
         if name.endswith(("weight", "bias")):
@@ -190,12 +205,21 @@ def test_a_run_that_is_invalid_on_one_rank_steps_none(rank_threads, seed):  # no
         model = nn.Model({"x": aicf.TensorSpec(("batch", 5))}, batch=2).add(Positive()).add(nn.Linear(5, 3))
         parallel = kind(world=world, timeout=60)
         program = aicf.compile(
-            model, "train", loss=nn.SoftmaxCrossEntropy(), optimizer=nn.SGD(0.1, momentum=0.9), parallel=parallel, device="cpu"
+            model,
+            "train",
+            loss=nn.SoftmaxCrossEntropy(),
+            optimizer=nn.SGD(0.1, momentum=0.9),
+            parallel=parallel,
+            device="cpu",
         )
         states = []
         for n in range(len(bad)):
             sign = -1.0 if bad[n][world.rank] else 1.0
-            program({"x": sign * np.abs(X[:2]) + world.rank, "y": Y[:2]} if sign > 0 else {"x": sign * np.abs(X[:2]), "y": Y[:2]})
+            program(
+                {"x": sign * np.abs(X[:2]) + world.rank, "y": Y[:2]}
+                if sign > 0
+                else {"x": sign * np.abs(X[:2]), "y": Y[:2]}
+            )
             states.append(parallel.whole_state(program.state_dict()))
         return states
 

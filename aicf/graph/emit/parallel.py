@@ -63,7 +63,9 @@ class Parallel(Protocol):
         """A state dict with what only other ranks have."""
 
 
-def reduced(ctx: GraphEmitter, parallel: Parallel, grads: Sequence[Value], steps: bool = False) -> list[Value]:
+def reduced(
+    ctx: GraphEmitter, parallel: Parallel, grads: Sequence[Value], steps: bool = False
+) -> list[Value]:
     """The mean over all ranks of each gradient. A gradient that something else reads, too, is copied before it is written.
 
     steps  whether a step follows: then the run is valid from here on if it is valid on all ranks, which the first bucket tells

@@ -61,7 +61,9 @@ def _of_others(recipe: Recipe, variables: Variables, names: Collection[str]) -> 
         return _of_training(recipe, variables, names)
     if recipe.parallel is None or not recipe.parallel.shards:
         return ()
-    return [n for n in names if n.startswith((OPTIMIZER, *(f"{param}." for param in variables.names(Role.param))))]
+    return [
+        n for n in names if n.startswith((OPTIMIZER, *(f"{param}." for param in variables.names(Role.param))))
+    ]
 
 
 def _of_training(recipe: Recipe, variables: Variables, names: Collection[str]) -> Collection[str]:

@@ -103,7 +103,9 @@ class Variables(Immovable, Mapping[str, Tensor]):
                 )
         for held, value, variable in made:
             held[value.name] = variable
-        self._note((v.name for _, v, _ in made if not (v.copy_of or v.session or v.role is Role.fault)), loaded=False)
+        self._note(
+            (v.name for _, v, _ in made if not (v.copy_of or v.session or v.role is Role.fault)), loaded=False
+        )
         self.meta |= {v.meta: v.name for v in graph.externals(Role.state) if v.meta}
         self.shared.derived.add({v.name: v.copy_of for v in graph.externals(Role.state) if v.copy_of})
 
