@@ -145,7 +145,7 @@ def run(
         "selections": explanation.to_json()["regions"],
     }
     if json_path:
-        Path(json_path).write_text(json.dumps(result, indent=1) + "\n")
+        Path(json_path).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
+from .text import printable
+
 
 class AicfError(Exception):
     """Base of all aicf errors. `what` is one sentence; the other parts are printed below it."""
@@ -31,7 +33,7 @@ class AicfError(Exception):
                 lines.append(f"  {label}: {value}")
         if self.hint:
             lines.append(f"  next: {self.hint}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class Immovable:

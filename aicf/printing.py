@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from .text import visible
+from .text import printable, printable_streams, visible
 
 WIDTH = 118  # of plain text, wherever it goes
 
@@ -54,7 +54,7 @@ class Printed(JupyterMixin):
         return Visible(self._rendering())
 
     def __str__(self) -> str:
-        return render(self)
+        return printable(render(self))
 
     def _repr_mimebundle_(
         self, include: Collection[str] | None = None, exclude: Collection[str] | None = None, **more: Any
@@ -85,9 +85,10 @@ def show(*told: Printed) -> None:
         parts = text.renderables if isinstance(text, Group) else [text]
         for part in [*([Text()] if n else []), *parts]:  # part by part: who reads needs not wait for the last
             if console.is_terminal:
-                console.print(Visible(part))
+                with printable_streams():
+                    console.print(Visible(part))
             else:
-                print(render(Visible(part)))
+                print(printable(render(Visible(part))))
 
 
 def labelled(lines: Sequence[tuple[str, str, str]]) -> Table:

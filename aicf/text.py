@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 # Control characters (C0, DEL, C1), which terminals obey; marks that end lines, have no width or turn the direction of text; and halves
 # of surrogate pairs, which file names may have and no encoding takes.
@@ -21,3 +26,51 @@ def visible(text: str, keep: str = "\n") -> str:
 def shortened(text: str, width: int) -> str:
     """At most so many characters."""
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+# --- streams that can't encode all of it ------------------------------------------------------------------------------
+
+# What stands for characters that aicf prints and that an encoding such as latin-1, cp949 or ASCII lacks; all others are spelt out.
+ASCII = {
+    "…": "...", "·": "|", "×": "x", "→": "->", "←": "<-", "±": "+/-", "–": "-", "—": "-", "µ": "u", "μ": "u", "›": ">", "•": "*",
+    "▀": "'", "▄": ".", "█": "#", "■": "#", "░": ".", "▒": ":", "▓": "#", "┆": ":", "└": "+", "┘": "+", "┌": "+", "┐": "+",
+    "├": "+", "┤": "+", "┼": "+", "─": "-", "━": "=", "╸": "=", "╺": "=", "│": "|", "┃": "|", "²": "2", "³": "3",
+}  # fmt: skip
+ERRORS = "aicf.ascii"  # the name of the error handler
+
+
+def _ascii(error: UnicodeError) -> tuple[str, int]:
+    """The error handler: one character after another as ASCII, or spelt out as `backslashreplace` does."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking), error.end
+
+
+codecs.register_error(ERRORS, _ascii)
+
+
+def printable(text: str) -> str:
+    """The text as standard output can encode it: unchanged where that is UTF-8."""
+    encoding = getattr(sys.stdout, "encoding", None)
+    if text.isascii() or not encoding:
+        return text
+    return text.encode(encoding, ERRORS).decode(encoding)
+
+
+@contextmanager
+def printable_streams(*streams: Any) -> Iterator[None]:
+    """Inside, whatever is written to these streams is encoded, with ASCII for what their encodings lack; to standard output and error, if
+    none is named. A stream for which the user has chosen what happens, such as PYTHONIOENCODING=ascii:ignore, stays as it is."""
+    changed: list[tuple[Any, str]] = []
+    for stream in streams or (sys.stdout, sys.stderr):
+        errors = getattr(stream, "errors", None)
+        if errors in ("strict", "surrogateescape", "backslashreplace") and hasattr(stream, "reconfigure"):
+            changed.append((stream, errors))
+            stream.reconfigure(errors=ERRORS)
+    try:
+        yield
+    finally:
+        for stream, errors in changed:
+            if not stream.closed:
+                stream.reconfigure(errors=errors)

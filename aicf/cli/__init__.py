@@ -17,14 +17,20 @@ from rich.text import Text
 
 from .. import __version__, config
 from ..errors import AicfError
-from ..text import visible
+from ..text import printable_streams, visible
 from . import cache, demo, doctor, dump, examples, explain, info, profile, report, run, tune
 
 COMMANDS = demo, doctor, info, explain, report, dump, run, profile, tune, examples, cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run a command. Errors that aicf raises on purpose, and files that can't be read or written, become one
+    """Parse and run a command, whatever the encoding of what it prints to."""
+    with printable_streams():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    """The exit code. Errors that aicf raises on purpose, and files that can't be read or written, become one
     message and exit code 2; Ctrl-C one line and 130."""
     try:
         try:

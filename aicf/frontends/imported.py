@@ -15,6 +15,7 @@ from ..errors import DeviceError, VerifyError
 from ..graph.emit.builder import Builder, GraphEmitter
 from ..graph.emit.results import named_results
 from ..ir import Initializer, Role, Value
+from ..text import printable
 from ..types import DType, TensorSpec
 
 # First parts of names that mean something else in a program: see nn.model.
@@ -107,7 +108,7 @@ class Imported:
         given, made = (
             ", ".join(f"{n}: {s}" for n, s in specs.items()) for specs in (self.inputs, self.outputs)
         )
-        return f"Imported({self.source or 'graph'}: {given} -> {made}; {len(self.weights)} weights)"
+        return printable(f"Imported({self.source or 'graph'}: {given} -> {made}; {len(self.weights)} weights)")
 
 
 def _check_names(inputs: Mapping[str, Any], weights: Mapping[str, Weight], source: str) -> None:

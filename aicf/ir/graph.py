@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..text import printable
 from ..types import AttrPack, DType, OpKind, TensorSpec
 from .not_numbers import Emits
 from .operators import Operators
@@ -80,7 +81,7 @@ class Value(Operators):
         return self.spec.rank
 
     def __repr__(self) -> str:
-        return f"%{self.vid} {self.name}: {self.spec} ({self.role})"
+        return printable(f"%{self.vid} {self.name}: {self.spec} ({self.role})")
 
 
 @dataclass(eq=False)

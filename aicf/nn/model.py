@@ -11,6 +11,7 @@ from ..graph.emit.builder import Builder, GraphEmitter, user_line
 from ..graph.emit.results import main_result, named_results
 from ..ir import Graph, Initializer, Role, Value
 from ..ir.tree import children
+from ..text import printable
 from ..types import TensorSpec
 from . import checks
 from .layer import Layer
@@ -177,7 +178,7 @@ class Model:
     def __repr__(self) -> str:
         body = "".join(f"\n  {name}: {layer!r}" for name, layer in self.layers)
         body += "" if self.layer is None else f"\n  {self.layer!r}"
-        return f"Model({', '.join(f'{n}: {s}' for n, s in self.inputs.items())}){body}"
+        return printable(f"Model({', '.join(f'{n}: {s}' for n, s in self.inputs.items())}){body}")
 
 
 def _initial(given: Mapping[str, Initializer], graph: Graph) -> dict[str, Initializer]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..text import printable
 from .graph import COLOURS
 from .markup import Html, svg, tag
 from .notebook import InNotebook, drawing, headline, output
@@ -83,7 +84,7 @@ class Curve(InNotebook):
         self.words, self.lines = words, lines
 
     def __str__(self) -> str:
-        return self.words
+        return printable(self.words)
 
     __repr__ = __str__
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..pages.curves import Curve, losses
 from ..pages.notebook import InNotebook, drawing, folded, headline, output
+from ..text import printable
 from .checkpoints import Progress
 
 
@@ -38,7 +39,7 @@ class History(InNotebook):
         if self.validation:
             step, least = min(self.validation, key=lambda found: (found[1] != found[1], found[1]))
             parts.append(f"validation {self.validation[-1][1]:.4g}, the least {least:.4g} at step {step:,}")
-        return " · ".join([*parts, *([f"checkpoint {self.checkpoint}"] if self.checkpoint else [])])
+        return printable(" · ".join([*parts, *([f"checkpoint {self.checkpoint}"] if self.checkpoint else [])]))
 
     def __repr__(self) -> str:
         return f"<{self}>"

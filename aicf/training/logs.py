@@ -61,11 +61,11 @@ def _begin(path: Path, resumed: int, columns: Sequence[str]) -> None:
     head = "" if path.suffix == ".jsonl" else _csv(columns)
     try:
         kept = (
-            [line for line in path.read_text().splitlines(True) if 0 < _step(line) <= resumed]
+            [line for line in path.read_text(encoding="utf-8").splitlines(True) if 0 < _step(line) <= resumed]
             if resumed and path.exists()
             else []
         )
-        path.write_text(head + "".join(kept))
+        path.write_text(head + "".join(kept), encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StateError(
             f"{path} can't be written: {error}", hint="name a file in a folder that is there"
@@ -81,7 +81,7 @@ def _step(line: str) -> int:
 
 
 def _append(path: Path, line: str) -> None:
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write(line)
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from ...graph.run.compilations import Compilations
 from ...graph.run.plans import CompiledPlan
 from ...printing import Printed
-from ...text import visible
+from ...text import printable, printable_streams, visible
 
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"
@@ -107,7 +107,7 @@ class GraphReport(Printed):
 
     def __str__(self) -> str:
         """Each row on a line of its own, however long."""
-        return visible("\n".join([self.title, *(f"{n:6} {what}" for n, what in self.rows)]))
+        return printable(visible("\n".join([self.title, *(f"{n:6} {what}" for n, what in self.rows)])))
 
 
 _graphs: deque[GraphReport] = deque(maxlen=KEPT)
@@ -145,12 +145,13 @@ def report(file: TextIO | None = None) -> None:
             'no graph was compiled yet: torch.compile(model, backend="aicf")(x)', markup=False, soft_wrap=True
         )
         return
-    for graph in _graphs:
-        if not console.is_terminal:
-            console.print(str(graph), markup=False, highlight=False, soft_wrap=True)
-            continue
-        console.print(graph)
-    console.print(_summary(), markup=False, highlight=False, soft_wrap=True)
+    with printable_streams(console.file):
+        for graph in _graphs:
+            if not console.is_terminal:
+                console.print(str(graph), markup=False, highlight=False, soft_wrap=True)
+                continue
+            console.print(graph)
+        console.print(_summary(), markup=False, highlight=False, soft_wrap=True)
 
 
 def _summary() -> str:

@@ -17,6 +17,7 @@ from ...pages.notebook import InNotebook, drawing, headline, output, ruled
 from ...printing import Printed
 from ...registry.measured import counted
 from ...registry.trace import microseconds
+from ...text import printable
 from .sizes import SizedPlan, SizeRange, differing
 
 COLUMNS, ROWS = 64, 10  # characters of the plot; a row is two points high
@@ -47,7 +48,7 @@ class Sweep(InNotebook, Printed):
         return Group(Text(self._head(), style="bold"), self._table(), *self._plot())
 
     def __repr__(self) -> str:
-        return f"<{self._head()}; print it>"
+        return printable(f"<{self._head()}; print it>")
 
     def _head(self) -> str:
         low, high = self.points[0].size, self.points[-1].size

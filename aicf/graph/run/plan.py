@@ -21,6 +21,7 @@ from ...pages.notebook import InNotebook
 from ...printing import Printed, paragraphs
 from ...registry.registry import KernelRegistry
 from ...rows import RegionSpec
+from ...text import printable
 from ...types import Shape, TensorDesc, TensorSpec
 from ..fuse import Region
 from ..fuse.once import Hoisting
@@ -172,7 +173,7 @@ class ExecPlan(InNotebook, Printed):
 
     def text(self) -> str:
         """All of it, each value, step and note on a line of its own, however long."""
-        return "\n".join(self._told())
+        return printable("\n".join(self._told()))
 
     def _told(self, most: int | None = None) -> Iterator[str]:
         yield (

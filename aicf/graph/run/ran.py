@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ...device.tensor import Tensor
+from ...text import printable
 from .capture import CaptureReport
 from .plan import ExecPlan, Step
 
@@ -22,7 +23,7 @@ class TensorAt:
     pointer: int
 
     def __str__(self) -> str:
-        return f"%{self.vid} {self.name} {self.type} strides {self.stride} at {self.pointer:#x}"
+        return printable(f"%{self.vid} {self.name} {self.type} strides {self.stride} at {self.pointer:#x}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class RunTrace:
             if s.workspace:
                 lines.append(f"    workspace {s.workspace[1]} B at arena+{s.workspace[0]}")
         lines += ["launched, in order:", *(f"  {kernel}" for kernel in self.launched)]
-        return "\n".join([*lines, *self.graphs, *self.notes])
+        return printable("\n".join([*lines, *self.graphs, *self.notes]))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

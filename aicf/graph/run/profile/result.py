@@ -22,7 +22,7 @@ from ....printing import ByWidth, Printed, render
 from ....registry.measured import counted
 from ....registry.trace import factor, microseconds
 from ....registry.variant import Launch
-from ....text import shortened, visible
+from ....text import printable, shortened, visible
 from ..explain import Explanation
 from ..picture import brief
 from .clocks import TimedRun
@@ -188,7 +188,7 @@ class Profile(Immovable, Printed):
     # --- as text ------------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        return render(self, WIDTH)
+        return printable(render(self, WIDTH))
 
     def __repr__(self) -> str:
         return f"<profile of the {self.explanation.plan.mode} plan {self.explanation.plan.key}: {self._headline()}>"
