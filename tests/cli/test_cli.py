@@ -105,7 +105,7 @@ ERRORS = {
         "DeviceError: no device preset is called 'voodoo2'",
     ),
     "no file": (["explain", "nowhere.py"], "AicfError: there is no file 'nowhere.py'"),
-    "no model": (["explain", str(ROOT / "aicf" / "errors.py")], "errors.py has no model"),
+    "no model": (["explain", str(ROOT / "aicf" / "text.py")], "text.py has no model"),
     "a folder for a model": (["explain", str(ROOT)], "is a folder"),
     "no Python": (["explain", str(ROOT / "pyproject.toml")], "pyproject.toml is no Python file"),
     "a file that can't be written": (

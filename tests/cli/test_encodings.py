@@ -148,7 +148,9 @@ def test_what_objects_say_of_themselves_prints(monkeypatch):
     for encoding in ("ascii", str(rng(__name__, "objects").choice(ENCODINGS))):
         for name, one in made.items():
             for how in (str, repr):
-                if how is repr and name in ("plan", "graph") or isinstance(one, Exception) and how is repr:
+                if (how is repr and name in ("plan", "graph")) or (
+                    isinstance(one, Exception) and how is repr
+                ):
                     continue  # a record of fields, and Python's own text of an error
                 with stdout_of(encoding):
                     try:
