@@ -159,12 +159,12 @@ class KernelCompileError(AicfError):
     """A kernel body did not compile or link."""
 
 
-class LabelError(AicfError):
+class LabelError(AicfError, IndexError):
     """A label is no class. The run that met it has changed nothing; on a GPU the next read of a result says so."""
 
 
-class OutOfBoundsError(AicfError):
-    """An index lies outside of its axis. The run that met it has changed nothing; on a GPU the next read of a result says so."""
+class OutOfBoundsError(AicfError, IndexError):
+    """An index is out of range for its axis. The run that met it has changed nothing; on a GPU the next read of a result says so."""
 
 
 class CaptureError(AicfError):

@@ -312,7 +312,7 @@ def pointer_alignment(pointer: int) -> int:
 
 # --- attributes -----------------------------------------------------------------------------------------------------
 
-Scalar = bool | int | float | str
+Scalar = bool | int | float | str | None
 AttrValue = Scalar | tuple
 _MAGIC = b"AP1\0"
 
@@ -320,7 +320,7 @@ _MAGIC = b"AP1\0"
 class AttrPack(Mapping[str, Any]):
     """Attributes packed to bytes: key-sorted, typed, so that order never matters and True, 1, 1.0 differ.
 
-    Holds bool, int (64 bits), float (64 bits), text and fixed-length, possibly nested, tuples of them; element types by their ids,
+    Holds bool, int (64 bits), float (64 bits), text, None and fixed-length, possibly nested, tuples of them; element types by their ids,
     members of enumerations by their values. Two packs are equal
     when their bytes are; so 0.0 and -0.0 differ and a NaN equals itself. `AttrPack.from_blob(p.blob) == p`.
     """
@@ -383,6 +383,8 @@ class AttrPack(Mapping[str, Any]):
 
 
 def _normal(key: str, value: Any) -> AttrValue:
+    if value is None:
+        return None
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, (int, np.integer)):
@@ -401,12 +403,14 @@ def _normal(key: str, value: Any) -> AttrValue:
         return tuple(_normal(key, v) for v in value)
     raise AttrError(
         f"attribute {key} has type {type(value).__name__}",
-        expected="bool, int, float, str, an element type, a member of an enumeration, or a tuple of them",
+        expected="bool, int, float, str, None, an element type, a member of an enumeration, or a tuple of them",
         got=repr(value),
     )
 
 
 def _encode(value: AttrValue) -> bytes:
+    if value is None:
+        return b"n"
     if isinstance(value, bool):
         return b"b" + struct.pack("<B", value)
     if isinstance(value, int):
@@ -421,6 +425,8 @@ def _encode(value: AttrValue) -> bytes:
 
 def _decode(blob: bytes, at: int) -> tuple[AttrValue, int]:
     tag, at = blob[at : at + 1], at + 1
+    if tag == b"n":
+        return None, at
     if tag == b"b":
         return bool(blob[at]), at + 1
     if tag in (b"i", b"f"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
@@ -24,12 +24,26 @@ class _Call:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A check of indices.
+
+    before  the number of calls that are emitted first
+    asked   the arguments of `check_indices`
+    """
+
+    before: int
+    indices: int  # its vid
+    asked: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Recorded:
     """The body of an `Imported` model of one size.
 
     named       vids of inputs and weights, by name
     constants   vids of numbers
     tables      what ops have made of constant arrays, such as a resize's: by name
+    checks      of indices, in the order of the calls
     returned    vids of results, by name
     updates     vids of what weights are at the end of a run, by the weight's name
     """
@@ -40,9 +54,10 @@ class Recorded:
     returned: Mapping[str, int]
     updates: Mapping[str, int]
     tables: Mapping[str, tuple[tuple[int, ...], Any, DType]]
+    checks: Sequence[Check] = ()
 
     @classmethod
-    def of(cls, graph: Graph, results: Mapping[str, Value]) -> Recorded:
+    def of(cls, graph: Graph, results: Mapping[str, Value], checks: Sequence[Check] = ()) -> Recorded:
         """A graph whose inputs and weights have the names that the model's have."""
         named, constants = {}, {}
         tables: dict[str, tuple[tuple[int, ...], Any, DType]] = {}
@@ -71,6 +86,7 @@ class Recorded:
             returned,
             {graph.values[old].name: new for old, new in graph.updates.items()},
             tables,
+            checks,
         )
 
     def __call__(
@@ -84,17 +100,29 @@ class Recorded:
         env: dict[int, Value | None] = {vid: known[name] for name, vid in self.named.items()}
         env.update({vid: ctx.constant(number, dtype) for vid, (number, dtype) in self.constants.items()})
         env[-1] = None
-        for call in self.calls:
+        checks = list(self.checks)[::-1]
+        for number, call in enumerate(self.calls):
+            while checks and checks[-1].before <= number:
+                self._check(ctx, checks.pop(), env, call.where)
             with ctx.at(call.where):
                 made = ctx.op(call.kind, *(env[vid] for vid in call.operands), **call.attrs)
             first = made[0] if isinstance(made, tuple) else made
             outputs = first.producer.outputs if len(call.results) > 1 else (first.vid,)
             env.update({old: ctx.builder.graph.values[new] for old, new in zip(call.results, outputs)})
+        for check in checks[::-1]:
+            self._check(ctx, check, env, "")
         for name, vid in self.updates.items():
             new = env[vid]
             assert new is not None
             ctx.update(known[name], new)
         return {name: value for name, vid in self.returned.items() if (value := env[vid]) is not None}
+
+    @staticmethod
+    def _check(ctx: GraphEmitter, check: Check, env: Mapping[int, Value | None], where: str) -> None:
+        with ctx.at(where):
+            indices = env[check.indices]
+            assert indices is not None
+            ctx.check_indices(indices, **check.asked)
 
 
 def _own_name(value: Value) -> str:

@@ -61,7 +61,7 @@ class _Unguarded(GraphEmitter):
         count: Value = self.op("reduce_sum", self.op("convert", kept, dtype="f32"), axes=())
         return count
 
-    def check_indices(self, indices: Value, *, size: int) -> None:
+    def check_indices(self, indices: Value, *, size: int, negative: bool = True, of: str = "") -> None:
         pass
 
 

@@ -50,7 +50,8 @@ def quantize(
             hint="aicf.quantize(nn.Model(inputs, layer, ...))",
         )  # fmt: skip
     weights = _Weights(model, program)
-    work = _Replacement(FORMATS[to], group, checks.whole("quantize: least", least), weights)
+    wanted = None if group is None else checks.whole("quantize: group", group, 1)
+    work = _Replacement(FORMATS[to], wanted, checks.whole("quantize: least", least), weights)
     made = _copied(model)
     if made.layer is not None:
         made.layer = work.whole(made.layer)
@@ -140,7 +141,8 @@ class _Replacement:
         if min(layer.inputs, layer.outputs) < self.least or layer.inputs * self.bits % 8:
             return layer
         owner = f"{name}.weight" if layer.tied is None else f"{self.places[id(layer.tied)]}.weight"
-        group = self.group or (layer.inputs if self.bits == 8 else _group_of(layer.inputs, chunk))
+        default = layer.inputs if self.bits == 8 else _group_of(layer.inputs, chunk)
+        group = default if self.group is None else self.group
         if layer.inputs % group:
             raise VerifyError(
                 f"quantize: group={group}", expected=f"a divisor of the inputs of {name}, {layer.inputs}"

@@ -17,9 +17,9 @@ from .schema import F32, I32, Bool, Float, FloatOwn, op, require
 from .unsized import broadcast
 
 
-def scale_of(scale: float, d: int) -> float:
-    """What scores are multiplied by: 0 stands for 1 / sqrt(d)."""
-    return scale or 1 / math.sqrt(max(d, 1))
+def scale_of(scale: float | None, d: int) -> float:
+    """What scores are multiplied by: None stands for 1 / sqrt(d)."""
+    return 1 / math.sqrt(max(d, 1)) if scale is None else scale
 
 
 def visible(queries: range, keys: range, offset: int | np.ndarray, causal: bool, window: int) -> np.ndarray:
@@ -65,7 +65,7 @@ def check(
     k: TensorSpec,
     v: TensorSpec,
     mask: TensorSpec | None,
-    scale: float,
+    scale: float | None,
     window: int,
     softcap: float,
 ) -> None:
@@ -91,12 +91,12 @@ def check(
         f"q has {heads} heads, expected a multiple of the {groups} of k",
     )
     check_spreads("mask", mask, q, k, "C7")
-    require(math.isfinite(scale), "C8", f"scale is {scale}, expected a finite number")
+    require(scale is None or math.isfinite(scale), "C8", f"scale is {scale}, expected a finite number")
     require(window >= 0, "C9", f"window is {window}, expected 0 or more")
     require(0 <= softcap < math.inf, "C10", f"softcap is {softcap}, expected a finite number, 0 or more")
 
 
-@op("attention", results=("out", "lse"), flops=20, public=1)
+@op("attention", results=("out", "lse"), flops=20, version=2, public=1)
 def attention(
     q: Float,
     k: Float,
@@ -105,7 +105,7 @@ def attention(
     lengths: I32 = None,
     bias: FloatOwn = None,
     *,
-    scale: float = 0.0,
+    scale: float | None = None,
     causal: bool = False,
     window: int = 0,
     softcap: float = 0.0,
@@ -115,7 +115,7 @@ def attention(
     Shapes: q (..., H, T, d), k (..., H / G, S, d), v (..., H / G, S, dv), out (..., H, T, dv). G query heads in a row share a head
     of k and v (grouped queries). lse (..., H, T), of f32, is log(sum(exp(score))), which the gradient reads.
 
-    scale 0 or None is 1 / sqrt(d). softcap c > 0 makes c * tanh(score / c) of a scaled score. Query i stands at position i + S - T, so
+    scale None is 1 / sqrt(d); of scale 0 all keys that a query sees have one weight. softcap c > 0 makes c * tanh(score / c) of a scaled score. Query i stands at position i + S - T, so
     that the last query stands at the last key, as with a cache of keys. causal: it attends to no key behind its position.
     window w > 0: nor to one w or more positions before it. mask, which broadcasts to (..., H, T, S): only where it is true.
 
@@ -148,10 +148,6 @@ def attention(
     check_spreads("bias", bias, q, k, "C12")
     out = TensorSpec((*q.shape[:-1], v.shape[-1]), q.dtype, q.device)
     return out, TensorSpec(q.shape[:-1], DType.f32, q.device)
-
-
-def default_scale(specs, attrs):
-    return {**attrs, "scale": 0.0} if attrs.get("scale", 0.0) is None else attrs
 
 
 def _grouped(x: np.ndarray, heads: int) -> np.ndarray:
@@ -225,7 +221,7 @@ def _along_scores(emit, bias, queries, keys):
     )
 
 
-@op("attention_grad", results=("dq", "dk", "dv"), flops=20)
+@op("attention_grad", results=("dq", "dk", "dv"), flops=20, version=2)
 def attention_grad(
     dout: Float,
     q: Float,
@@ -237,7 +233,7 @@ def attention_grad(
     lengths: I32 = None,
     bias: FloatOwn = None,
     *,
-    scale: float = 0.0,
+    scale: float | None = None,
     causal: bool = False,
     window: int = 0,
     softcap: float = 0.0,
@@ -317,10 +313,6 @@ def _(dout, q, k, v, *others, **attrs):
 
 # --- samples ------------------------------------------------------------------------------------------------------------
 
-for _schema in (attention, attention_grad):
-    _schema.normalizer(default_scale)
-
-
 def drawn_lse(rng, shape, shapes):
     return rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1))
 
@@ -349,6 +341,7 @@ _sample((2, 5, 4), (2, 5, 4), causal=True, scale=None)
 _sample((4, 3, 5), (2, 7, 5), dv=3, causal=True)
 _sample((2, 7, 4), (2, 3, 4), causal=True, scale=0.3)
 _sample((1, 9, 4), (1, 9, 4), causal=True, window=3)
+_sample((2, 2, 5, 4), (2, 1, 7, 4), mask=(5, 7), causal=True, scale=0.0)
 _sample((1, 5, 4), (1, 9, 4), window=2, softcap=1.5)
 _sample((2, 2, 3, 4), (2, 1, 5, 4), mask=(2, 1, 3, 5))
 _sample((2, 3, 4), (2, 5, 4), mask=(5,), softcap=3.0, causal=True)

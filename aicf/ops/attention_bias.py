@@ -6,7 +6,6 @@ from .attention import (
     check,
     check_results,
     check_spreads,
-    default_scale,
     drawn_lengths,
     drawn_lse,
     existing,
@@ -17,10 +16,10 @@ from .attention import (
 from .schema import F32, I32, Bool, Float, FloatOwn, op, require
 
 
-@op("attention_bias_grad", results=("dbias",), flops=20)
+@op("attention_bias_grad", results=("dbias",), flops=20, version=2)
 def attention_bias_grad(
     dout: Float, q: Float, k: Float, v: Float, out: Float, lse: F32, bias: FloatOwn, mask: Bool = None, lengths: I32 = None,
-    *, scale: float = 0.0, causal: bool = False, window: int = 0, softcap: float = 0.0,
+    *, scale: float | None = None, causal: bool = False, window: int = 0, softcap: float = 0.0,
 ):  # fmt: skip
     """attention's gradient of a bias, p * (dout v^T - sum(dout * out)) with p as in attention_grad, summed over what the bias is repeated along.
 
@@ -68,7 +67,6 @@ def _(dout, q, k, v, *others, **attrs):
     return work(2, q, k, v)
 
 
-attention_bias_grad.normalizer(default_scale)
 attention_bias_grad.draws(lse=drawn_lse, lengths=drawn_lengths(2))
 
 

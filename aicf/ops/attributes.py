@@ -43,7 +43,7 @@ class AttrDecl:
 
     @property
     def optional(self) -> bool:
-        """Whether None may be given: for no element type, id 0."""
+        """Whether None is a value: the absent one, which equals no number. A blob has id 0 for an absent element type."""
         return self.default is None
 
     @lazy
@@ -104,6 +104,8 @@ def coerced(op: str, decl: AttrDecl, value: Any) -> Any:
     """What a caller, or a blob, gave for an attribute, as its declared type; AttrError if it is none."""
     if type(value) is decl.type and decl.type is not float:
         return value
+    if value is None and decl.optional and not decl.named:
+        return None
     if decl.type is Subgraph:
         return _body(value)
     if decl.named:
@@ -125,7 +127,8 @@ def coerced(op: str, decl: AttrDecl, value: Any) -> Any:
     if isinstance(value, DType) and decl.type is int:
         return value.id
     if not good:
-        raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected=decl.kind)
+        expected = f"{decl.kind} or None" if decl.optional else decl.kind
+        raise AttrError(f"{op}: attribute {decl.name} is {value!r}", expected=expected)
     if decl.type is float:  # kernels have it as f32
         reason = numbers.why_not(numbers.plain(value), DType.f32)
         if reason:

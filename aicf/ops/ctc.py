@@ -52,8 +52,8 @@ def ctc_loss(
 
 @ctc_loss.guards
 def _(emit, log_probs, labels, input_lengths, target_lengths, blank, zero_infinity):
-    emit.check_indices(input_lengths, size=log_probs.shape[0] + 1)
-    emit.check_indices(target_lengths, size=labels.shape[1] + 1)
+    emit.check_indices(input_lengths, size=log_probs.shape[0] + 1, of="ctc_loss: input length")
+    emit.check_indices(target_lengths, size=labels.shape[1] + 1, of="ctc_loss: target length")
     if labels.shape[1]:
         place = emit.iota(shape=(1, labels.shape[1]), axis=1, dtype=target_lengths.dtype)
         read = emit.less(place, emit.reshape(target_lengths, shape=(labels.shape[0], 1)))

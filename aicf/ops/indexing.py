@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..device.faults import INDEX, RECORD
+from ..device.faults import INDEX, INDEX_FROM_ZERO, RECORD
 from ..types import DType, TensorSpec
 from .schema import I64, MASKED, Access, Any_, Index, Number, is_integer, op, refuse_gradient, require
 
@@ -115,7 +115,7 @@ def _(emit, x, indices, axis):
 
 @gather.guards
 def _(emit, x, indices, axis):
-    emit.check_indices(indices, size=x.shape[axis])
+    emit.check_indices(indices, size=x.shape[axis], of="gather: index")
 
 
 @gather.reference
@@ -171,7 +171,7 @@ def _(x, inside, index):
 
 @take_along_axis.guards
 def _(emit, x, indices, axis):
-    emit.check_indices(indices, size=x.shape[axis])
+    emit.check_indices(indices, size=x.shape[axis], of="take_along_axis: index")
 
 
 @take_along_axis.reference
@@ -235,7 +235,7 @@ def _(operands, attrs):
 
 @scatter_add.guards
 def _(emit, updates, indices, size, axis, along):
-    emit.check_indices(indices, size=size)
+    emit.check_indices(indices, size=size, of="scatter_add: index")
 
 
 @scatter_add.reference
@@ -268,12 +268,13 @@ def _(emit, dy, indices, axis, along):
 # --- what is no index ---------------------------------------------------------------------------------------------------
 
 
-@op("check_indices", results=("valid", "told"), alias={1: (1, "must")})
-def check_indices(indices: Index, fault: I64, *, size: int):
-    """valid = whether each of the indices is one of [-size, size).
+@op("check_indices", results=("valid", "told"), alias={1: (1, "must")}, version=2)
+def check_indices(indices: Index, fault: I64, *, size: int, negative: bool = True, of: str = ""):
+    """valid = whether each of the indices is one of [-size, size); without `negative`, of [0, size).
 
     told is fault, a record (device/faults.py), written in place: with one run more if not valid, and, if it is the first,
-    with the first place, row-major, whose index is none, the index there, and size.
+    with the first place, row-major, whose index is out of range, the index there, and size. `of` is what the error's message calls
+    the indices.
 
     C1  fault has shape (5,)
     C2  size is at least 0
@@ -284,12 +285,12 @@ def check_indices(indices: Index, fault: I64, *, size: int):
 
 
 @check_indices.reference
-def _(indices, fault, size):
+def _(indices, fault, size, negative, of):
     flat = indices.reshape(-1)
-    bad = np.flatnonzero((flat < -size) | (flat >= size))
+    bad = np.flatnonzero((flat < (-size if negative else 0)) | (flat >= size))
     if not bad.size:
         return True, fault
-    first = [1, bad[0], flat[bad[0]], size, INDEX]
+    first = [1, bad[0], flat[bad[0]], size, INDEX if negative else INDEX_FROM_ZERO]
     return False, np.array([fault[0] + 1, *fault[1:]] if fault[0] else first, np.int64)
 
 

@@ -395,7 +395,7 @@ class OpSchema:
             value = coerced(self.name, decl, attrs.get(decl.name, decl.default))
             if isinstance(value, Subgraph):
                 value = value.packed
-            full[decl.name] = 0 if value is None else value  # no element type
+            full[decl.name] = 0 if value is None and decl.named else value  # no element type
         key = _key_of(full)
         if key is None:
             return AttrPack(full)
@@ -552,7 +552,7 @@ def _key_of(values: Mapping[str, Any]) -> tuple[Any, ...] | None:
         elif kind is float:
             if not value:
                 return None
-        elif kind not in (bool, int, str) and not isinstance(value, enum.Enum):
+        elif kind not in (bool, int, str, type(None)) and not isinstance(value, enum.Enum):
             return None
     given = tuple(values.values())
     return *map(type, given), *given

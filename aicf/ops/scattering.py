@@ -65,7 +65,7 @@ scatter.normalizer(axis_from_the_end)
 
 @scatter.guards
 def _(emit, x, indices, updates, axis, how, along):
-    emit.check_indices(indices, size=x.shape[axis])
+    emit.check_indices(indices, size=x.shape[axis], of="scatter: index")
 
 
 @scatter.replaced_by
@@ -78,7 +78,7 @@ def _(emit, x, indices, updates, axis, how, along):
         return None
     if 0 in (*indices.shape, *x.shape):
         return emit.copy(x)
-    emit.check_indices(indices, size=size)
+    emit.check_indices(indices, size=size, of="scatter: index")
     at = emit.select(emit.less(indices, 0), emit.add(indices, size), indices)
     if how is Scatter.set and not along:
         return _set_rows(emit, x, at, updates, axis)

@@ -209,6 +209,11 @@ def elementwise(
                 f"{scalar.__name__}: attribute {text} is text, and a scalar function computes with numbers",
                 hint="declare an enum.IntEnum",
             )
+        for absent in (a.name for a in attrs if a.optional and not a.named):
+            raise RegistryError(
+                f"{scalar.__name__}: attribute {absent} may be None, and a scalar function computes with numbers",
+                expected="a number as the default",
+            )
         names, variadic = [d.name for d in operands], bool(operands) and operands[-1].variadic
 
         def rule(*specs: TensorSpec, **values: Any) -> tuple[TensorSpec, ...]:

@@ -403,6 +403,6 @@ def _items(feed: Feed) -> int:
 def _steps_of(program: Trained, batches: Any, epochs: int | None) -> int | None:
     """All of them, where the batches know how many they are."""
     try:
-        return len(batches) * (epochs or 1) // program.accumulate
+        return len(batches) * (1 if epochs is None else epochs) // program.accumulate
     except TypeError:
         return None

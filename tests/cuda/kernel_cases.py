@@ -778,7 +778,7 @@ def _indexing() -> list[Case]:
         for t in (i32, i64):
             cases.append(
                 Case(
-                    "cuda.check_indices.v1", region("check_indices", desc(shape, t), desc((5,), i64), size=6)
+                    "cuda.check_indices.v1", region("check_indices", desc(shape, t), desc((5,), i64), size=6, negative=t is i32)
                 )
             )
     return cases
@@ -848,6 +848,7 @@ def _attentions() -> list[Case]:
         ((2, 4, 1, 64), (2, 1, 300, 64), {"causal": True}), ((4, 37, 8), (2, 129, 8), {"causal": True, "dv": 130}),
         ((8, 50, 80), (2, 50, 80), {"causal": True}), ((2, 300, 256), (1, 300, 256), {"causal": True, "window": 70}),
         ((1, 129, 200), (1, 257, 200), {"window": 5, "scale": 0.1, "dv": 4}), ((2, 200, 64), (2, 70, 64), {"causal": True}),
+        ((2, 70, 8), (1, 70, 8), {"scale": 0.0, "causal": True}),
         ((2, 70, 32), (2, 200, 32), {"softcap": 3.0, "causal": True}), ((2, 4, 70, 8), (2, 2, 90, 8), {"mask": (2, 1, 70, 90)}),
         ((2, 3, 4, 70, 8), (2, 3, 2, 90, 8), {"mask": (90,), "causal": True}), ((2, 70, 4), (2, 90, 4), {"mask": (2, 70, 1)}),
         ((2, 0, 8), (2, 5, 8), {}), ((2, 5, 8), (2, 0, 8), {}), ((0, 5, 8), (0, 5, 8), {}), ((2, 5, 0), (2, 7, 0), {"dv": 3}),
@@ -916,7 +917,7 @@ def _mma_attentions() -> list[Case]:
     made = []
     for q, k, asked in (
         ((1, 1, 2), (1, 1, 2), {}), ((2, 64, 64), (2, 64, 64), {}), ((2, 64, 64), (2, 64, 64), {"causal": True}),
-        ((3, 200, 64), (3, 200, 64), {"scale": -0.1}), ((4, 1000, 64), (2, 1000, 64), {"causal": True}),
+        ((3, 200, 64), (3, 200, 64), {"scale": -0.1}), ((2, 90, 64), (1, 90, 64), {"scale": 0.0, "causal": True}), ((4, 1000, 64), (2, 1000, 64), {"causal": True}),
         ((2, 333, 128), (2, 333, 128), {"causal": True}), ((2, 300, 256), (1, 300, 256), {"causal": True, "window": 70}),
         ((2, 4, 150, 192), (2, 1, 150, 192), {"causal": True, "dv": 128}), ((3, 2, 77, 72), (3, 1, 300, 72), {"causal": True, "dv": 40}),
         ((2, 300, 64), (2, 170, 64), {"causal": True}), ((1, 129, 200), (1, 257, 200), {"window": 5, "scale": 0.1, "dv": 4}),

@@ -108,6 +108,7 @@ CASES = [
     Case(STRIDED, region("cross_entropy_grad", (3, 7), desc((3,), i64), *[(3,)] * 3, ignore_index=0, label=0.9, other=0.1)),
     Case("cuda.check_indices.v1", region("check_indices", desc((7, 10), i32), desc((5,), i64), size=5)),
     Case("cuda.check_indices.v1", region("check_indices", desc((2100,), i64), desc((5,), i64), size=9)),
+    Case("cuda.check_indices.v1", region("check_indices", desc((9,), i32), desc((5,), i64), size=9, negative=False)),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((2, 300, 3), f16), desc((300,), i64), size=5, axis=1), 2e-2),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", (260, 3), desc((260,), i32), size=9000), 1e-4),
     Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((0, 5), i32), desc((0,), i32), size=3)),

@@ -55,6 +55,7 @@ SHAPES = (
     ((2, 2, 40, 16), (2, 2, 70, 16), {"ragged": True, "causal": True, "mask": (70,)}, f16),
     ((2, 65, 36), (2, 66, 36), {"bias": (65, 66), "softcap": 2.0, "scale": -0.3}, bf16),
     ((1, 20, 256), (1, 70, 256), {"causal": True, "alignment": 4}, f16),
+    ((2, 20, 16), (2, 70, 16), {"causal": True, "mask": (70,), "scale": 0.0}, f16),
 )
 CASES = [
     case

@@ -131,6 +131,7 @@ def test_biases_that_are_no_numbers_stay_with_the_queries_that_meet_them(value):
         ({"mask": (4, 70, 90)}, "mask is bool[4x70x90], takes one that is the same for all queries"),
         ({"bias": (70, 1)}, "bias is f32[70x1], takes one that is the same for all queries"),
         ({"ragged": True}, "takes whole lengths alone"),
+        ({"scale": 0.0}, "scale is 0.0, needs more than 0"),
     ],
 )
 def test_what_goes_along_queries_is_refused(asked, reason):

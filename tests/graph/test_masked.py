@@ -170,9 +170,9 @@ def test_an_embedding_and_its_gradient(device):
 def test_an_index_beyond_its_axis_is_named(device, bad):
     ids = IDS.copy()
     ids[1, 1] = bad
-    with pytest.raises(OutOfBoundsError, match=rf"index {bad} at place 4 is none") as error:
+    with pytest.raises(OutOfBoundsError) as error:
         run(embedding(ids), device=device)
-    assert "expected: -7 to 6, of an axis of 7" in str(error.value)
+    assert str(error.value).splitlines()[0] == f"gather: index {bad} at [1, 1] is out of range for an axis of size 7 (valid: -7 to 6)."
 
 
 @on_each_device

@@ -162,6 +162,30 @@ def test_no_kernel_computes_with_text(mode):
         elementwise("moded_of_test")(moded)
 
 
+def test_an_absent_number_is_none_and_no_number():
+    def scaled(x: Any_, *, scale: float | None = None):
+        return x
+
+    schema = op("scaled_of_test")(scaled)
+    try:
+        absent = schema.pack({})
+        assert absent == schema.pack({"scale": None}) == AttrPack.from_blob(absent.blob) and absent["scale"] is None
+        assert len({absent, schema.pack({"scale": 0}), schema.pack({"scale": 1})}) == 3
+        with pytest.raises(AttrError, match="attribute scale is 'x'") as error:
+            schema.pack({"scale": "x"})
+        assert error.value.expected == "float or None"
+    finally:
+        unregister("scaled_of_test")
+
+
+def test_no_kernel_computes_with_an_absent_number():
+    def shifted(x, *, by: float | None = None):
+        return x
+
+    with pytest.raises(RegistryError, match="shifted: attribute by may be None"):
+        elementwise("shifted_of_test")(shifted)
+
+
 # Of plans, tuning data and results that were written when types and activations were declared as integers.
 BLOBS = {
     "gemm": ("a09b3b93", {"act": "gelu", "precision": "tf32", "out_dtype": "f16"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...device.spec import DeviceSpec
-from ...ops.attention import scale_of
 from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
 from ...registry.variant import (
     Checks,
@@ -22,7 +21,7 @@ from ...registry.variant import (
 from ...rows import RegionSpec
 from ...types import f32, i32
 from .decode_body import THREADS, DecodeForm
-from .plain import Problem, operands, optional, problem
+from .plain import Problem, operands, optional, problem, scale_factor
 
 QUERIES, WIDEST, ROWS, LANES = (
     16,
@@ -118,7 +117,7 @@ class AttentionDecode:
         args = (
             *given, () if lengths is None else (In(lengths[0]),), sums, stats, tuple(Num(n, i32) for n in sizes),
             (Num(max(1, tiles), i32), Num(splits, i32)), (Num(p.ahead, i32), Num(p.behind, i32)),
-            (Num(scale_of(region.attrs["scale"], p.d), f32), Num(region.attrs["softcap"], f32)),
+            (Num(scale_factor(region), f32), Num(region.attrs["softcap"], f32)),
         )  # fmt: skip
         blocks = max(1, p.heads * tiles * splits)
         return [

@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ...device.spec import DeviceSpec
-from ...ops.attention import scale_of
 from ...registry.cost import Cost, memory_us, one_launch, roofline
 from ...registry.variant import Arg, Checks, In, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
@@ -52,10 +51,8 @@ def _checks(region: RegionSpec) -> Checks:
     yield from extent_checks(region, WIDEST)
     p = plain.problem(region)
     yield at_most("heads", p.heads * p.group, EXTENT)
-    if region.attrs["scale"] < 0:
-        yield Reject(
-            "scale", f"scale is {region.attrs['scale']}, needs 0 or more: maxima are found before it"
-        )
+    if not plain.scales_after_maxima(region):
+        yield Reject("scale", f"scale is {plain.scale_factor(region)}, needs more than 0: maxima are found before it")
     for name, t, _ in given:
         made = matrices(name, t)
         yield made if isinstance(made, Reject) else None
@@ -135,7 +132,7 @@ def grid_of(p: Problem, device: DeviceSpec) -> int:
 
 def scales(region: RegionSpec) -> tuple[Num, Num]:
     """What scores, or their tanh, are multiplied by for powers of two; what products are before tanh."""
-    scale, softcap = scale_of(region.attrs["scale"], plain.problem(region).d), region.attrs["softcap"]
+    scale, softcap = plain.scale_factor(region), region.attrs["softcap"]
     if softcap:
         return Num(softcap * LOG2E, f32), Num(scale / softcap, f32)
     return Num(scale * LOG2E, f32), Num(0.0, f32)
@@ -259,7 +256,7 @@ class AttentionGradWgmma:
             steps["dout"],
         )
         boxes = {"q": queries, "k": KEYS, "v": KEYS, "dout": queries, "dk": ATOM, "dv": ATOM}
-        base2, scale = Num(scales(region)[0].value, f32), Num(scale_of(region.attrs["scale"], p.d), f32)
+        base2, scale = Num(scales(region)[0].value, f32), Num(plain.scale_factor(region), f32)
         of_tiles = _gradient_sizes(p, queries)
         main = (maps(region, boxes), stats, sums, flags, counter, of_tiles, (base2, scale), *added(region))
         last_numbers = p.queries, p.keys, p.batch_heads * p.group, cdiv(p.queries, queries), p.d, p.ahead

@@ -79,7 +79,7 @@ def form_of(region: RegionSpec, rows: int, others: int) -> MmaForm:
     capped, masked, ragged = (
         bool(region.attrs["softcap"]), *(plain.optional(region, name) is not None for name in ("mask", "lengths"))
     )  # fmt: skip
-    scaled = capped or bias is not None or region.attrs["scale"] < 0
+    scaled = capped or bias is not None or not plain.scales_after_maxima(region)
     return MmaForm(
         tensors_of(region)[0][1].dtype, padded(p.d), padded(p.dv), rows, others, width_of(region), scaled, capped,
         masked, ragged, bias and bias[1].dtype,

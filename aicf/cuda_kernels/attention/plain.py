@@ -31,6 +31,7 @@ from .tile_products import BLOCKS_PER_SM, DEPTH, THREADS, TILE, UNLIMITED, Atten
 WIDEST = 128  # columns of a block's accumulators
 EFFICIENCY = 0.3  # of the f32 rate: two reads of shared memory for 16 multiply-adds
 SOFTMAX_US = 0.5  # of a tile of scores: two barriers, and exp
+SMALLEST_SCALE = 1e-30  # times log2(e) a normal f32: products of zeros or subnormals with -inf are NaN
 
 
 class Problem(NamedTuple):
@@ -156,6 +157,16 @@ def form_of(region: RegionSpec) -> AttentionForm:
     )  # fmt: skip
 
 
+def scale_factor(region: RegionSpec) -> float:
+    """What scores are multiplied by."""
+    return scale_of(region.attrs["scale"], problem(region).d)
+
+
+def scales_after_maxima(region: RegionSpec) -> bool:
+    """Whether a kernel may scale scores after their maxima: the order is the same, and a masked score stays -inf."""
+    return scale_factor(region) >= SMALLEST_SCALE
+
+
 def arguments(region: RegionSpec, tiles: int, parts: int, p: Problem | None = None) -> tuple[Arg, ...]:
     """mask, lengths, bias, sizes, grid, limits, scales, and steps of mask and bias."""
     p = p or problem(region)
@@ -163,7 +174,7 @@ def arguments(region: RegionSpec, tiles: int, parts: int, p: Problem | None = No
     mask_steps, bias_steps = (steps_of(region, name) for name in ("mask", "bias"))
     assert not isinstance(mask_steps, Reject) and not isinstance(bias_steps, Reject)
     sizes = (p.queries, p.keys, p.batch_heads, p.group, p.heads, p.d, p.dv)
-    scales = (scale_of(region.attrs["scale"], p.d), region.attrs["softcap"])
+    scales = (scale_factor(region), region.attrs["softcap"])
     return (
         *(() if x is None else (In(x[0]),) for x in found),
         tuple(Num(n, i32) for n in sizes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...device.faults import INDEX
+from ...device.faults import INDEX, INDEX_FROM_ZERO
 from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, Cost, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, cdiv, contiguous, one_op, variant
@@ -140,4 +140,5 @@ class CheckIndices:
         return looking_workspace(region)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return looking(region, (Out(0), Out(1)), region.attrs["size"], INDEX, indices=True)
+        kind = INDEX if region.attrs["negative"] else INDEX_FROM_ZERO
+        return looking(region, (Out(0), Out(1)), region.attrs["size"], kind, indices=True)

@@ -1,5 +1,5 @@
 """A look at labels: how many count, whether each of those is a class, and a record of the first that is none. Or at indices: whether
-each is one of [-classes, classes); all of them count.
+each is one of [-classes, classes), or of [0, classes) where `ignored` is INDEX_FROM_ZERO; all of them count.
 
 One block, or, for many labels, several whose findings a last one puts together. Limit: latency; four loads of a thread are
 under way at once.
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...device.faults import INDEX_FROM_ZERO
 from ...types import DType, bool_, f32, i64
 from ..dsl import cuda, device, int64
 from ..rows.reduce_body import BLOCK, reducer, tree
@@ -20,6 +21,7 @@ from ..tiles.element import getter, putter
 
 NO_ROW = np.int64(2**62)  # behind all
 NONE, ONE = np.int64(0), np.int64(1)
+FROM_ZERO = np.int64(INDEX_FROM_ZERO)
 
 
 def _lesser(a, b):
@@ -31,7 +33,7 @@ def _no_class(label, i, rows, classes, ignored):
 
 
 def _no_index(label, i, rows, classes, ignored):
-    return i < rows and (label < -classes or label >= classes)
+    return i < rows and (label < (NONE if ignored == FROM_ZERO else -classes) or label >= classes)
 
 
 @functools.cache

@@ -127,12 +127,16 @@ class PartEmitter(GraphEmitter):
     """Emits what runs among PyTorch's ops. Indices are checked on the host; on a GPU one that is out of bounds reads NaN, as
     nobody could be told in the order of PyTorch's stream."""
 
-    def check_indices(self, indices: Value, *, size: int) -> None:
-        if self.device == "cpu":
-            super().check_indices(indices, size=size)
+    @property
+    def reports(self) -> bool:
+        return self.device == "cpu"
+
+    def check_indices(self, indices: Value, *, size: int, negative: bool = True, of: str = "") -> None:
+        if self.reports:
+            super().check_indices(indices, size=size, negative=negative, of=of)
 
     def check_labels(self, labels: Value, *, classes: int, ignore_index: int = -100) -> Value:
-        if self.device == "cpu":
+        if self.reports:
             return super().check_labels(labels, classes=classes, ignore_index=ignore_index)
         counted = self.convert(self.not_equal(labels, ignore_index), dtype=f32)
         return self.reduce_sum(counted, axes=tuple(range(labels.rank)))

@@ -22,7 +22,7 @@ from ...graph.run.program import Program
 from ...ir import Value
 from ...types import TensorSpec
 from ..imported import Imported, Weight, free_names, runtime_of
-from ..recorded import Recorded
+from ..recorded import Check, Recorded
 from .backend import decompositions
 from .emit import Meta, emit_nodes, meta_of, name_of
 from .part import concrete
@@ -217,19 +217,24 @@ class _Exported:
     def recorded(self, specs: Mapping[str, TensorSpec]) -> Recorded:
         """The graph at its one size, emitted now: what is left needs no PyTorch."""
         builder = Builder()
-        ctx = _Unchecked(builder, "cpu")
+        ctx = _Recorder(builder, "cpu")
         inputs = {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
         weights = {name: weight.declared(ctx, name) for name, weight in self.weights.items()}
         found: dict[Node, Any] = {node: inputs[name] for node, name in self.fed.items()}
         results = self._emit(ctx, {**found, **self._held(weights)}, meta_of)
-        return Recorded.of(builder.graph, results)
+        return Recorded.of(builder.graph, results, ctx.checks)
 
 
-class _Unchecked(GraphEmitter):
-    """Emits no checks of indices: who replays the record does."""
+class _Recorder(GraphEmitter):
+    """Records checks of indices instead of emitting them: whoever emits the record emits them, too."""
 
-    def check_indices(self, indices: Value, *, size: int) -> None:
-        pass
+    def __init__(self, builder: Builder, device: str) -> None:
+        super().__init__(builder, device)
+        self.checks: list[Check] = []
+
+    def check_indices(self, indices: Value, *, size: int, negative: bool = True, of: str = "") -> None:
+        asked = {"size": size, "negative": negative, "of": of}
+        self.checks.append(Check(len(self.builder.graph.ops), indices.vid, asked))
 
 
 def _array(tensor: torch.Tensor, copied: bool) -> np.ndarray:

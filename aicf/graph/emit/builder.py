@@ -426,21 +426,30 @@ class GraphEmitter(Joining, Loops, Declarations):
         known = self.builder.valid
         self.builder.valid = flag if known is None else self.op("select", known, flag, known)
 
+    @property
+    def reports(self) -> bool:
+        """Whether a run reports invalid labels and indices; where nothing does, an index out of range reads NaN."""
+        return True
+
     def check_labels(self, labels: Value, *, classes: int, ignore_index: int = -100) -> Value:
         """How many labels there are beside `ignore_index`, as f32. One that is no class makes the run invalid and is told:
         on the CPU device by the run, on CUDA by the next read of a result."""
         asked = {"classes": classes, "ignore_index": ignore_index}
         return self._checked("check_labels", labels, asked)[0]
 
-    def check_indices(self, indices: Value, *, size: int) -> None:
-        """An index that is not one of [-size, size) makes the run invalid and is told, as a label that is no class."""
-        self._checked("check_indices", indices, {"size": size})
+    def check_indices(self, indices: Value, *, size: int, negative: bool = True, of: str = "") -> None:
+        """An index that is not one of [-size, size), or without `negative` of [0, size), makes the run invalid, and is an
+        OutOfBoundsError as a label that is no class is a LabelError.
 
-    def _checked(self, kind: str, data: Value, asked: dict[str, int]) -> tuple[Value, ...]:
+        of  the op and its operand, as the message names them: "embedding: index"
+        """
+        self._checked("check_indices", indices, {"size": size, "negative": negative, "of": of})
+
+    def _checked(self, kind: str, data: Value, asked: dict[str, Any]) -> tuple[Value, ...]:
         """The results of a check of these data, which is emitted once: the last but one is whether the run is valid."""
         checks = [op for op in self.builder.graph.ops if op.kind in ("check_labels", "check_indices")]
         for op in checks:
-            if op.kind == kind and op.inputs[0] == data.vid and dict(op.attrs) == asked:
+            if op.kind == kind and op.inputs[0] == data.vid and _includes(op.attrs, asked):
                 return tuple(self.builder.graph.values[vid] for vid in op.outputs)
         record = TensorSpec((RECORD,), i64, self.device)
         fault = self.builder.value(f"const.fault.{len(checks)}", record, Role.fault, Constant(0))
@@ -453,6 +462,12 @@ class GraphEmitter(Joining, Loops, Declarations):
     def sync(self) -> None:
         """A fence before the next op: no op moves across it, and no kernel covers ops on both of its sides."""
         self.builder.fence = True
+
+
+def _includes(attrs: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Whether a check finds all that another one of the same data would find, whatever its message says."""
+    stricter = not attrs.get("negative", True)
+    return all(attrs[k] == v or k == "of" or (k == "negative" and stricter) for k, v in asked.items())
 
 
 def _arranged(schema: OpSchema, operands: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:

@@ -90,8 +90,8 @@ def _selection(flow: Flow, op: Op) -> Recognised | None:
 def _check(flow: Flow, op: Op) -> Recognised | None:
     indices = flow.operands(op)[0]
     size = op.attrs["size"]
-    known = flow.known(indices)
-    if known is None or (known.size and not (known.min() >= -size and known.max() < size)):
+    known, least = flow.known(indices), -size if op.attrs["negative"] else 0
+    if known is None or (known.size and not (known.min() >= least and known.max() < size)):
         return None
     if not flow.drop_check(op):
         return None

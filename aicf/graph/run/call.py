@@ -25,6 +25,7 @@ from ...progress import kernels
 from ...registry import blame
 from ...registry.variant import HostCall
 from ...types import TensorSpec, row_major
+from .executor import faults_of
 from .plan import ExecPlan, Slot, Step
 from .ran import FirstRun, trace_of
 from .variables import Variables
@@ -73,7 +74,8 @@ class PlanCall:
         self.alignments = tuple(
             next((s.alignment for s in plan.externals(Role.input) if s.name == name), 1) for name in inputs
         )
-        self.faults = tuple(variables[slot.name] for slot in plan.externals(Role.fault))
+        records = {slot.vid: variables[slot.name] for slot in plan.externals(Role.fault)}
+        self.faults = tuple(faults_of(plan, records).values())
         self._loader, self._steps = loader, [step for step in plan.steps if step.kernel_id]
         self.kernel_ids = tuple(step.kernel_id for step in self._steps)
         self._compiled = loader.begin([(step.kernel_id, step.region) for step in self._steps])
@@ -109,8 +111,7 @@ class PlanCall:
         if not isinstance(self.runtime, CudaRuntime):
             for call in self._calls:
                 call(pointers)
-            for record in self.faults:
-                tell(record)
+            tell(*self.faults)
             self._first_call(pointers, stream)
             return
         ordinal = self.runtime.ordinal

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import config
-from ...device.faults import tell
+from ...device.faults import Fault, tell
 from ...device.tensor import Memory, Runtime, Tensor
 from ...dispatch import Call, KernelLoader
 from ...errors import NanError, VerifyError
@@ -36,7 +36,7 @@ class BoundPlan:
     notes: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # kernel ids that no graph may hold, and why
     arena: Memory | None = None  # the steps' workspaces lie there beside values
-    faults: tuple[Tensor, ...] = ()  # records that the steps write
+    faults: tuple[Fault, ...] = ()  # whose records the steps write
 
     def run(self) -> list[str | None]:
         """Run the steps in order; what the calls say that they ran."""
@@ -69,8 +69,7 @@ class BoundPlan:
         ran = []
         for n, (step, call) in enumerate(self.calls):
             ran.append(call())
-            for record in self.faults:
-                tell(record)
+            tell(*self.faults)
             for vid in step.out_vids:
                 if count := self._count(np.isnan, vid):
                     error = self._nan_error(n, step, vid, count)  # before workspaces are used out of turn
@@ -85,8 +84,7 @@ class BoundPlan:
         for step, call in self.calls[n:]:
             if Role.fault in [roles.get(v) for v in step.in_vids] and not made.intersection(step.in_vids):
                 call()
-        for record in self.faults:
-            tell(record)
+        tell(*self.faults)
 
     def _nan_error(self, n: int, step: Step, vid: int, count: int) -> NanError:
         slots = self.plan.slots
@@ -178,7 +176,7 @@ class Executor:
                 scratch = self._workspace(ready.done, step, arena)
                 calls.append((step, self.loader.bind(step.kernel_id, step.region, ins, outs, scratch)))
         calls = arranged(calls, plan, self.runtime)
-        faults = {s.vid: tensors[s.vid] for s in plan.externals(Role.fault)}
+        faults = faults_of(plan, tensors)
         if self.runtime.kind == "cpu":  # a call may raise: before any that asks whether the run is valid
             calls = [(step, _telling(call, _written(plan, step, faults))) for step, call in calls]
         copies = []
@@ -209,22 +207,36 @@ class Executor:
         return self.runtime.view(arena, step.workspace.offset, spec)
 
 
-def _written(plan: ExecPlan, step: Step, faults: Mapping[int, Tensor]) -> list[Tensor]:
-    """The records that a step writes."""
+def faults_of(plan: ExecPlan, tensors: Mapping[int, Tensor]) -> dict[int, Fault]:
+    """Each record of a plan, by its value, with what its check reads."""
+    kept = {slot.vid for slot in plan.externals(Role.param, Role.state)}
+    guards, found = not kept.isdisjoint(plan.updates), {}
+    checks = {vid: step for step in plan.steps for vid in step.in_vids}
+    for slot in plan.externals(Role.fault):
+        record = tensors[slot.vid]
+        if (step := checks.get(slot.vid)) is None:
+            found[slot.vid] = Fault(record)
+            continue
+        data = step.region.tensors[step.region.anchor.inputs[0]]
+        found[slot.vid] = Fault(record, step.region.attrs.get("of", ""), data.shape, guards, step.where)
+    return found
+
+
+def _written(plan: ExecPlan, step: Step, faults: Mapping[int, Fault]) -> list[Fault]:
+    """The faults whose records a step writes."""
     roots = [plan.slots[vid].alias_of for vid in step.out_vids]
     return [faults[root] for root in roots if root is not None and root in faults]
 
 
-def _telling(call: Call, records: list[Tensor]) -> Call:
+def _telling(call: Call, faults: list[Fault]) -> Call:
     """A call that raises for what it found wrong."""
 
     def checked(*on: Any) -> str | None:
         ran = call(*on)
-        for record in records:
-            tell(record)
+        tell(*faults)
         return ran
 
-    return checked if records else call
+    return checked if faults else call
 
 
 def _copier(runtime: Runtime, target: Tensor, source: Tensor) -> Call:

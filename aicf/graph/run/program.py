@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ... import channels, config
-from ...device.faults import tell
+from ...device.faults import Fault, tell
 from ...device.foreign import Foreign
 from ...device.reading import remember
 from ...device.tensor import Runtime, Tensor
@@ -259,9 +259,9 @@ class Program(Immovable, InNotebook):
                     "compile(..., copy_roles={'input', 'param'}) copies them for each replay",
                 )
 
-    def _told(self, results: dict[str, Tensor], faults: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    def _told(self, results: dict[str, Tensor], faults: tuple[Fault, ...]) -> dict[str, Tensor]:
         """Results whose readers are told what was wrong."""
-        checks: tuple[Callable[[], None], ...] = tuple(partial(tell, record) for record in faults)
+        checks: tuple[Callable[[], None], ...] = (partial(tell, *faults),) if faults else ()
         if self.parallel is not None:
             checks = (self.parallel.check, *checks)
         for tensor in results.values() if checks else ():

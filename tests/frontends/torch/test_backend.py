@@ -232,7 +232,7 @@ def test_an_index_beyond_one_of_several_axes_is_not_in_the_next_row(j):
     x, i = torch.arange(12.0).view(3, 4), torch.tensor([0, 0])
     call = compiled(lambda x, i, j: x[i, j] * 2 + 1)
     close(call(x, i, torch.tensor([1, -1])), torch.tensor([3.0, 7.0]))
-    with pytest.raises(aicf.errors.OutOfBoundsError, match=f"index {j[1]} at place 1"):
+    with pytest.raises(aicf.errors.OutOfBoundsError, match=f"axis 1, {j[1]} in row 1"):
         call(x, i, torch.tensor(j))
 
 

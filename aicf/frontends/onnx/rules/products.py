@@ -216,7 +216,7 @@ def _attention(
         if mask.shape[-1] != key.shape[2]:
             raise n.refuse("a mask of fewer keys than there are")
         added = {"mask" if mask.dtype is DType.bool else "bias": n.value(mask)}
-    scale = n.attr("scale", 0.0)
+    scale = n.attr("scale")
     y = n.op("attention", query, key, value, **added, scale=scale, causal=causal, softcap=capped)
     if merged:
         turned = n.op("transpose", y, perm=(0, 2, 1, 3))

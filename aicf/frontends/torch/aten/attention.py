@@ -16,7 +16,7 @@ def _asked(q: Value, k: Value, dropout: float, causal: bool, scale: float | None
         raise Unsupported("attention with dropout")
     if causal and q.shape[-2] != k.shape[-2]:  # PyTorch counts positions from the start, aicf from the end
         raise Unsupported("causal attention of fewer queries than keys")
-    return {"causal": bool(causal), "scale": 0.0 if scale is None else float(scale)}
+    return {"causal": bool(causal), "scale": None if scale is None else float(scale)}
 
 
 def _masks(s: Site, mask: Value | None) -> dict[str, Value]:

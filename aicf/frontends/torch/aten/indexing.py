@@ -9,7 +9,7 @@ from typing import Any
 from ....ir import Value
 from ....ops.scattering import Scatter
 from ....types import DType, bool_
-from ..rules import Site, axis_of, rule
+from ..rules import Site, axis_of, plain, rule
 from ..types import Unsupported
 from .views import permuted
 
@@ -22,16 +22,20 @@ def checked(index: Value) -> Value:
     return index
 
 
-def _from_zero(s: Site, index: Value, size: int) -> Value:
-    """Indices where PyTorch takes no negative ones: those are made what aicf takes for none either."""
-    if s.ctx.first_of_count(checked(index)) is not None:
+def from_zero(s: Site, index: Value, size: int, of: str) -> Value:
+    """Indices of an op whose negative ones PyTorch refuses. Where nothing reports them, they become what reads NaN."""
+    first = s.ctx.first_of_count(checked(index))
+    if first is not None and first >= 0:
+        return index
+    if s.ctx.reports:
+        s.ctx.check_indices(index, size=size, negative=False, of=of)
         return index
     return s.ctx.select(s.ctx.less(index, 0), s.ctx.sub(index, size), index)
 
 
 @rule("embedding", heavy=True)
 def _embedding(s: Site, weight: Value, index: Value, *how: Any, **named: Any) -> Value:
-    return s.ctx.gather(weight, _from_zero(s, index, weight.shape[0]), axis=0)
+    return s.ctx.gather(weight, from_zero(s, index, weight.shape[0], "embedding: index"), axis=0)
 
 
 @rule("embedding_dense_backward", heavy=True)
@@ -53,7 +57,7 @@ def _index_select(s: Site, x: Value, dim: int, index: Value) -> Value:
     if x.rank == 0 or index.rank == 0:
         raise Unsupported("an index of no axes")
     axis = axis_of(dim, x.rank)
-    return s.ctx.gather(x, _from_zero(s, index, x.shape[axis]), axis=axis)
+    return s.ctx.gather(x, from_zero(s, index, x.shape[axis], "index_select: index"), axis=axis)
 
 
 @rule("gather")
@@ -66,7 +70,7 @@ def _gather(s: Site, x: Value, dim: int, index: Value, sparse_grad: bool = False
         start, limit = [0] * x.rank, list(index.shape)
         limit[axis] = x.shape[axis]
         x = s.ctx.slice(x, start=tuple(start), limit=tuple(limit))
-    return s.ctx.take_along_axis(x, _from_zero(s, index, x.shape[axis]), axis=axis)
+    return s.ctx.take_along_axis(x, from_zero(s, index, x.shape[axis], "gather: index"), axis=axis)
 
 
 def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, Value, int]:
@@ -74,11 +78,12 @@ def merged(s: Site, x: Value, indices: Sequence[Value | None]) -> tuple[Value, V
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     first, last = given[0][0], given[-1][0]
     if len(given) == 1:
-        return x, checked(given[0][1]), first
+        s.ctx.check_indices(checked(given[0][1]), size=x.shape[first], of="index: index")
+        return x, given[0][1], first
     place, inside = None, None
     for axis, index in given:  # row by row
         size = x.shape[axis]
-        s.ctx.check_indices(checked(index), size=size)
+        s.ctx.check_indices(checked(index), size=size, of=f"index: index of axis {axis},")
         index = s.cast(index, DType.i64)
         index = s.ctx.select(s.ctx.less(index, 0), s.ctx.add(index, size), index)
         valid = s.ctx.logical_and(s.ctx.greater_equal(index, 0), s.ctx.less(index, size))
@@ -133,6 +138,41 @@ def _index_put(
     return y if order is None else permuted(s, y, sorted(range(x.rank), key=order.__getitem__))
 
 
+def _rows_of(s: Site, x: Value, dim: int, index: Value) -> tuple[Value, Value, int, tuple[int, ...]]:
+    """(x, a list of indices, the axis it is along, the shape of the elements at those); a number is a list of one."""
+    if x.rank == 0:
+        x = s.reshape(x, (1,))
+    index, axis = s.reshape(checked(index), (index.spec.numel,)), axis_of(dim, x.rank)
+    return x, index, axis, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+
+
+@rule("index_add")
+def _index_add(s: Site, x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -> Value:
+    if x.dtype is bool_:
+        raise Unsupported("sums of bools")
+    x, index, axis, shape = _rows_of(s, x, dim, index)
+    index, rows = from_zero(s, index, x.shape[axis], "index_add: index"), s.wide(s.reshape(source, shape))
+    rows = rows if alpha == 1 else s.ctx.mul(rows, plain(alpha, rows.dtype))
+    total = s.ctx.scatter_add(rows, index, size=x.shape[axis], axis=axis)
+    return s.reshape(s.cast(s.ctx.add(s.wide(x), total), x.dtype), s.out.shape)
+
+
+@rule("index_copy")
+def _index_copy(s: Site, x: Value, dim: int, index: Value, source: Value) -> Value:
+    x, index, axis, shape = _rows_of(s, x, dim, index)
+    index = from_zero(s, index, x.shape[axis], "index_copy: index")
+    y = s.ctx.scatter(x, index, s.reshape(source, shape), axis=axis, how=Scatter.set)
+    return s.reshape(y, s.out.shape)
+
+
+@rule("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill(s: Site, x: Value, dim: int, index: Value, value: Any) -> Value:
+    x, index, axis, shape = _rows_of(s, x, dim, index)
+    s.ctx.check_indices(index, size=x.shape[axis], of="index_fill: index")
+    y = s.ctx.scatter(x, index, s.spread(s.value(value, x.dtype), shape), axis=axis, how=Scatter.set)
+    return s.reshape(y, s.out.shape)
+
+
 @rule("scatter_add")
 def _scatter_add(s: Site, x: Value, dim: int, index: Value, source: Value) -> Value:
     axis = axis_of(dim, x.rank)
@@ -140,7 +180,7 @@ def _scatter_add(s: Site, x: Value, dim: int, index: Value, source: Value) -> Va
         raise Unsupported("scatter_add into a part of a tensor")
     if source.shape != index.shape:
         source = s.ctx.slice(source, start=(0,) * source.rank, limit=index.shape)
-    index = _from_zero(s, index, x.shape[axis])
+    index = from_zero(s, index, x.shape[axis], "scatter_add: index")
     return s.ctx.add(x, s.ctx.scatter_add(source, index, size=x.shape[axis], axis=axis, along=True))
 
 
@@ -151,7 +191,7 @@ def _scatter(s: Site, x: Value, dim: int, index: Value, source: Value) -> Value:
         raise Unsupported("scatter into a part of a tensor")
     if source.shape != index.shape:
         source = s.ctx.slice(source, start=(0,) * source.rank, limit=index.shape)
-    index = _from_zero(s, index, x.shape[axis])
+    index = from_zero(s, index, x.shape[axis], "scatter: index")
     return s.ctx.scatter(x, index, source, axis=axis, how=Scatter.set, along=True)
 
 
@@ -162,8 +202,8 @@ def _scatter_value(s: Site, x: Value, dim: int, index: Value, value: Any) -> Val
     rest = all(n == m for a, (n, m) in enumerate(zip(x.shape, index.shape)) if a != axis)
     if x.rank == 0 or not rest or index.shape[axis] != 1:
         raise Unsupported("scatter of several places in a row")
-    index = _from_zero(s, index, x.shape[axis])
-    s.ctx.check_indices(index, size=x.shape[axis])
+    index = from_zero(s, index, x.shape[axis], "scatter: index")
+    s.ctx.check_indices(index, size=x.shape[axis], of="scatter: index")
     places = s.ctx.iota(shape=x.shape, axis=axis, dtype=index.dtype)
     return s.ctx.select(s.ctx.equal(places, index), s.value(value, x.dtype), x)
 

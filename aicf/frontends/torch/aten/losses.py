@@ -27,6 +27,7 @@ def _nll_loss(
     ctx, axes = s.ctx, tuple(range(x.rank - 1))
     kept, label = _labels(s, x, target, ignored)
     at = s.reshape(label, (*label.shape, 1))
+    ctx.check_indices(at, size=x.shape[-1], negative=False, of="nll_loss: target")
     loss = s.wide(ctx.neg(s.reshape(ctx.take_along_axis(x, at, axis=x.rank - 1), label.shape)))
     if weight is None:
         weights = s.cast(kept, loss.dtype)
@@ -56,7 +57,7 @@ def _nll_loss_backward(
     if weight is not None:
         of = s.wide(ctx.gather(weight, s.reshape(label, (label.spec.numel,)), axis=0))
         each = ctx.mul(s.reshape(of, rows), each)
-    ctx.check_indices(label, size=x.shape[-1])
+    ctx.check_indices(label, size=x.shape[-1], negative=False, of="nll_loss: target")
     each = ctx.select(kept, ctx.neg(s.spread(each, rows)), 0.0)
     one = s.reshape(label, (*rows, 1))
     places = ctx.iota(shape=x.shape, axis=x.rank - 1, dtype=label.dtype)

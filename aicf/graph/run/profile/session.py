@@ -147,8 +147,7 @@ class _Measuring:
         finally:
             if collecting:
                 gc.enable()
-        for record in self.frozen.bound.faults:  # of a run that met no class, say, nothing is to be said
-            tell(record)
+        tell(*self.frozen.bound.faults)  # of a run that met no class, say, nothing is to be said
         return made
 
 
