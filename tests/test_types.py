@@ -187,7 +187,13 @@ def test_pointer_alignment(pointer, want):
 
 # --- attribute packs ----------------------------------------------------------------------------------------
 
-scalars = st.none() | st.booleans() | st.text(max_size=4) | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=True)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.text(max_size=4)
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=True)
+)
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)
 packs = st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), values, max_size=5)
 

@@ -75,7 +75,8 @@ def _error(fault: Fault, numbers: list[int]) -> LabelError | OutOfBoundsError:
         valid = f"valid: {low} to {classes - 1}" if classes else "the axis is empty"
         return OutOfBoundsError(
             f"{fault.what or 'index'} {label}{_position(row, fault.shape)} is out of range for an axis of size {classes} ({valid}).",
-            details=details, where=fault.where or None,
+            details=details,
+            where=fault.where or None,
         )
     return LabelError(
         f"label {label} at row {row} is no class",

@@ -313,6 +313,7 @@ def _(dout, q, k, v, *others, **attrs):
 
 # --- samples ------------------------------------------------------------------------------------------------------------
 
+
 def drawn_lse(rng, shape, shapes):
     return rng.uniform(0, 1, shape) + math.log(max(shapes[2][-2], 1))
 

@@ -778,7 +778,8 @@ def _indexing() -> list[Case]:
         for t in (i32, i64):
             cases.append(
                 Case(
-                    "cuda.check_indices.v1", region("check_indices", desc(shape, t), desc((5,), i64), size=6, negative=t is i32)
+                    "cuda.check_indices.v1",
+                    region("check_indices", desc(shape, t), desc((5,), i64), size=6, negative=t is i32),
                 )
             )
     return cases

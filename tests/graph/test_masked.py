@@ -172,7 +172,10 @@ def test_an_index_beyond_its_axis_is_named(device, bad):
     ids[1, 1] = bad
     with pytest.raises(OutOfBoundsError) as error:
         run(embedding(ids), device=device)
-    assert str(error.value).splitlines()[0] == f"gather: index {bad} at [1, 1] is out of range for an axis of size 7 (valid: -7 to 6)."
+    assert (
+        str(error.value).splitlines()[0]
+        == f"gather: index {bad} at [1, 1] is out of range for an axis of size 7 (valid: -7 to 6)."
+    )
 
 
 @on_each_device

@@ -118,7 +118,9 @@ def test_on_a_gpu_the_next_read_tells_of_all_runs_since_the_last(how):
     for row in (1, 2, 3):
         getattr(program, how)(wrong(0, row))  # nothing is read, nothing waits
     good = getattr(program, how)(batch_of(6))
-    with pytest.raises(LabelError, match=r"label 3 at row 1 is no class(.|\n)*2 more runs since then had invalid data"):
+    with pytest.raises(
+        LabelError, match=r"label 3 at row 1 is no class(.|\n)*2 more runs since then had invalid data"
+    ):
         good["output"].numpy()
     assert np.isfinite(good["loss"].item())  # it is told once
     assert program.get("step") == 1 and not same(kept(program), before)

@@ -169,7 +169,10 @@ def test_an_absent_number_is_none_and_no_number():
     schema = op("scaled_of_test")(scaled)
     try:
         absent = schema.pack({})
-        assert absent == schema.pack({"scale": None}) == AttrPack.from_blob(absent.blob) and absent["scale"] is None
+        assert (
+            absent == schema.pack({"scale": None}) == AttrPack.from_blob(absent.blob)
+            and absent["scale"] is None
+        )
         assert len({absent, schema.pack({"scale": 0}), schema.pack({"scale": 1})}) == 3
         with pytest.raises(AttrError, match="attribute scale is 'x'") as error:
             schema.pack({"scale": "x"})

@@ -52,7 +52,9 @@ def _checks(region: RegionSpec) -> Checks:
     p = plain.problem(region)
     yield at_most("heads", p.heads * p.group, EXTENT)
     if not plain.scales_after_maxima(region):
-        yield Reject("scale", f"scale is {plain.scale_factor(region)}, needs more than 0: maxima are found before it")
+        yield Reject(
+            "scale", f"scale is {plain.scale_factor(region)}, needs more than 0: maxima are found before it"
+        )
     for name, t, _ in given:
         made = matrices(name, t)
         yield made if isinstance(made, Reject) else None

@@ -148,7 +148,9 @@ def check(name, how, x):
         return False
     assert len(got) == len(want)
     for ours, theirs in zip(got, want):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m: f"{name} {how}: {m}")
+        torch.testing.assert_close(
+            ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m: f"{name} {how}: {m}"
+        )
     return True
 
 

@@ -77,7 +77,9 @@ def check(name, call, function, x, indices, bad, u):
         call(x, indices, u)
         pytest.fail(f"{case}: eager PyTorch raises {want!r}")
     first = str(error.value).splitlines()[0]
-    assert f" {bad} " in first and (": index" in first or "target" in first or "label" in first), f"{case}: {error.value}"
+    assert f" {bad} " in first and (": index" in first or "target" in first or "label" in first), (
+        f"{case}: {error.value}"
+    )
     return True
 
 
