@@ -10,6 +10,7 @@ plan     each plan that is made: sizes, kernels, memory, and why
 capture  what is captured, what is not and why, the first replay, and what made it invalid
 cache    each kernel compiled, in how many seconds, or read from disk; in detail what is found in memory
 tune     each measurement
+ranks    who was turned away where ranks meet; where rank 0 listens
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings from the environment, read when they are asked for, so that tests and notebooks can change them.
 
-AICF_LOGS       comma-separated log channels: select, fusion, plan, capture, cache, tune, or `all`. `+plan` also tells its details,
+AICF_LOGS       comma-separated log channels: select, fusion, plan, capture, cache, tune, ranks, or `all`. `+plan` also tells its details,
                 `-plan` warnings alone. See channels.py
 AICF_LOGS_JSON  a file that the channels are written to as lines of JSON, in place of text; `-` is the standard error
 AICF_DUMP       a folder in which each compilation writes its stages as numbered files, and its kernels. See graph/dump
@@ -15,6 +15,7 @@ AICF_PDL        where a kernel's launch may overlap the end of the kernel before
                 captured; `on`, on streams as well, for kernels that are bound from then on; `off`, nowhere
 AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
 AICF_PORT       where the ranks of a run meet, on rank 0's machine. See distributed/world.py
+AICF_TOKEN      what the ranks of a run have in common and others lack: who joins rank 0 must prove that it has it
 AICF_RUN        set by `aicf run --processes` for those that it starts
 
 A value that is not known is refused, not ignored: `compile` and the command line look at them all (`check_settings`).
@@ -34,10 +35,10 @@ from .errors import SettingError
 
 NAMES = (
     "AICF_LOGS", "AICF_LOGS_JSON", "AICF_DUMP", "AICF_CHECK", "AICF_NVTX", "AICF_CACHE", "AICF_CACHE_DIR", "AICF_PDL", "AICF_DEVICE",
-    "AICF_PORT", "AICF_RUN", "AICF_VERIFY",
+    "AICF_PORT", "AICF_RUN", "AICF_TOKEN", "AICF_VERIFY",
 )  # fmt: skip
 LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
-CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune"
+CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune", "ranks"
 LEVELS = {"+": logging.DEBUG, "": logging.INFO, "-": logging.WARNING}
 SWITCHES = ("AICF_NVTX", "AICF_CACHE")  # on unless they are turned off
 EARLY = ("off", "graph", "on")

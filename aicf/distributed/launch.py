@@ -4,6 +4,7 @@ srun are the launchers: this one places nothing and restarts nothing."""
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -19,8 +20,8 @@ GRACE = 30.0  # seconds that the others have to say what they lack when one has 
 def launch(command: Sequence[str], processes: int) -> int:
     """Run a command so many times at once, with the variables that torchrun sets. What ranks print stands behind their numbers, of rank 0
     as it is. When one fails the others have half a minute to end by themselves, and are terminated. The first exit status that is not 0."""
-    port = _free_port()
-    ranks = [_start(command, rank, processes, port) for rank in range(processes)]
+    port, token = _free_port(), os.environ.get("AICF_TOKEN") or secrets.token_hex(16)
+    ranks = [_start(command, rank, processes, port, token) for rank in range(processes)]
     pumps = [_pump(process.stdout, rank) for rank, process in enumerate(ranks) if process.stdout]
     try:
         status = _watch(ranks)
@@ -38,10 +39,11 @@ def launch(command: Sequence[str], processes: int) -> int:
     return status
 
 
-def _start(command: Sequence[str], rank: int, processes: int, port: int) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], rank: int, processes: int, port: int, token: str) -> subprocess.Popen[bytes]:
     env = {
         **os.environ, "RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "AICF_RUN": "1", "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "AICF_RUN": "1", "AICF_TOKEN": token,
+        "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     own = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if rank else {}
     return subprocess.Popen(list(command), env=env, **own)  # type: ignore[call-overload]

@@ -10,19 +10,18 @@ import hashlib
 import json
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import DistributedError
+from .joining import Door, join
+from .wire import FAILED, SAID, Excess, receive_body, receive_head, send
 from .world import World
 
-HEAD = struct.Struct("<4sBIQQ")  # magic, kind, bytes of the title, turn, bytes of the body
-MAGIC, SAID, FAILED = b"aicf", 0, 1
-LIMIT = 2**40  # bytes of a message
+MOST = 2**24  # bytes of what a rank says as JSON
 DIFFERS = (
     "start all ranks with the same script, versions and settings; what differs must not change the graph"
 )
@@ -58,15 +57,20 @@ class Mesh:
 
     # --- what ranks do together
 
-    def together(self, title: str, body: bytes, combine: Combine) -> bytes:
-        """What rank 0 makes of the messages of all ranks, in their order. All ranks come here with the same title."""
+    def together(self, title: str, body: bytes, combine: Combine, most: int, answer: int) -> bytes:
+        """What rank 0 makes of the messages of all ranks, in their order. All ranks come here with the same title.
+
+        most    bytes that each rank may say; answer: that rank 0 may. More is an error before it is read
+        """
         if self.failed is not None:
             raise self.failed
         self.turn += 1
         if self.world.size == 1:
             return combine([body])
         try:
-            return self._serve(title, body, combine) if self._root is None else self._ask(title, body)
+            if self._root is None:
+                return self._serve(title, body, combine, most)
+            return self._ask(title, body, answer)
         except DistributedError as error:
             self.failed = error
             raise
@@ -76,9 +80,9 @@ class Mesh:
 
     def all(self, title: str, said: Any) -> list[Any]:
         """What each rank says, by rank; as JSON has it."""
-        parts = self.together(
-            title, json.dumps(said).encode(), lambda bodies: b"[" + b",".join(bodies) + b"]"
-        )
+        answer = self.world.size * (MOST + 1) + 1
+        join_all: Combine = lambda bodies: b"[" + b",".join(bodies) + b"]"  # noqa: E731
+        parts = self.together(title, json.dumps(said).encode(), join_all, MOST, answer)
         return list(json.loads(parts))
 
     def agree(self, title: str, lines: Sequence[str], hint: str = DIFFERS) -> None:
@@ -111,7 +115,7 @@ class Mesh:
 
     def wait(self, title: str) -> None:
         """Until all ranks are here."""
-        self.together(title, b"", lambda bodies: b"")
+        self.together(title, b"", lambda bodies: b"", 0, 0)
 
     def fail(self, why: str) -> None:
         """Tell all other ranks that this one gives up."""
@@ -119,10 +123,10 @@ class Mesh:
             self.failed = DistributedError(f"rank {self.world.rank} gave up: {why}")
         for peer in self._peers:
             with suppress(OSError):
-                _send(peer.socket, FAILED, self.turn, f"rank {self.world.rank}", why.encode())
+                send(peer.socket, FAILED, self.turn, f"rank {self.world.rank}", why.encode())
         if self._root is not None:
             with suppress(OSError):
-                _send(self._root, FAILED, self.turn, f"rank {self.world.rank}", why.encode())
+                send(self._root, FAILED, self.turn, f"rank {self.world.rank}", why.encode())
         self.close()
 
     def close(self) -> None:
@@ -133,7 +137,7 @@ class Mesh:
 
     # --- rank 0
 
-    def _serve(self, title: str, body: bytes, combine: Combine) -> bytes:
+    def _serve(self, title: str, body: bytes, combine: Combine, most: int) -> bytes:
         bodies: list[bytes | None] = [body] + [None] * (self.world.size - 1)
         until = time.monotonic() + self.timeout
         with selectors.DefaultSelector() as waiting:
@@ -144,31 +148,36 @@ class Mesh:
                 if not ready:
                     self._give_up(title, [p for p in self._peers if bodies[p.rank] is None])
                 for key, _ in ready:
-                    bodies[key.data.rank] = self._heard(key.data, title, until)
+                    bodies[key.data.rank] = self._heard(key.data, title, most, until)
                     waiting.unregister(key.fileobj)
         answer = combine([part for part in bodies if part is not None])
         for peer in self._peers:
             try:
-                _send(peer.socket, SAID, self.turn, title, answer)
+                send(peer.socket, SAID, self.turn, title, answer)
             except OSError as error:
                 self._lost(peer, title, str(error))
         return answer
 
-    def _heard(self, peer: _Peer, title: str, until: float) -> bytes:
+    def _heard(self, peer: _Peer, title: str, most: int, until: float) -> bytes:
+        until = max(until, time.monotonic() + 1.0)
         try:
-            peer.socket.settimeout(max(1.0, until - time.monotonic()))
-            kind, turn, said, body = _receive(peer.socket)
+            head = receive_head(peer.socket, until)
+            if head.kind == FAILED:
+                given_up = _gave_up(peer.rank, head.title, receive_body(peer.socket, head, 0, until))
+                self._tell(given_up, but=peer)
+                raise given_up
+            peer.title, peer.turn = head.title, head.turn
+            if (head.turn, head.title) != (self.turn, title):
+                self._tell(_apart(peer.rank, self.turn, title, head.turn, head.title))
+                raise _apart(peer.rank, self.turn, title, head.turn, head.title)
+            return receive_body(peer.socket, head, most, until)
+        except Excess as error:
+            refused = DistributedError(f"rank {peer.rank} sent {error}", hint=DIFFERS)
+            refused.rank = peer.rank
+            self._tell(refused)
+            raise refused from None
         except (OSError, EOFError) as error:
             self._lost(peer, title, str(error))
-        if kind == FAILED:
-            given_up = _gave_up(peer.rank, said, body)
-            self._tell(given_up, but=peer)
-            raise given_up
-        peer.title, peer.turn = said, turn
-        if (turn, said) != (self.turn, title):
-            self._tell(_apart(peer.rank, self.turn, title, turn, said))
-            raise _apart(peer.rank, self.turn, title, turn, said)
-        return body
 
     def _give_up(self, title: str, missing: Sequence[_Peer]) -> None:
         last = [f"rank {p.rank} was last at {p.title!r}, turn {p.turn}" for p in missing]
@@ -182,7 +191,7 @@ class Mesh:
         self._tell(error)
         raise error
 
-    def _lost(self, peer: _Peer, title: str, why: str) -> Any:
+    def _lost(self, peer: _Peer, title: str, why: str) -> NoReturn:
         error = DistributedError(
             f"rank {peer.rank} is gone: {why or 'it closed its connection'}",
             details=[f"it was last at {peer.title!r}, turn {peer.turn}; the others are at {title!r}, turn {self.turn}"],
@@ -197,35 +206,37 @@ class Mesh:
         for peer in self._peers:
             if peer is not but:
                 with suppress(OSError):
-                    _send(peer.socket, FAILED, self.turn, "rank 0", text)
+                    send(peer.socket, FAILED, self.turn, "rank 0", text)
         self.close()
 
     # --- the others
 
-    def _ask(self, title: str, body: bytes) -> bytes:
+    def _ask(self, title: str, body: bytes, most: int) -> bytes:
         assert self._root is not None
         try:
-            _send(self._root, SAID, self.turn, title, body)
-            self._root.settimeout(2 * self.timeout + 30)  # rank 0 gives up first, and says why
-            kind, _, said, answer = _receive(self._root)
-        except (OSError, EOFError) as error:
-            self._last_word()
+            send(self._root, SAID, self.turn, title, body)
+            until = time.monotonic() + 2 * self.timeout + 30  # rank 0 gives up first, and says why
+            head = receive_head(self._root, until)
+            answer = receive_body(self._root, head, most, until)
+        except (OSError, EOFError, Excess) as error:
+            if not isinstance(error, Excess):
+                self._last_word()
             raise DistributedError(
-                f"rank 0 is gone: {str(error) or 'it closed its connection'}", details=[f"this is rank {self.world.rank}, at {title!r}, turn {self.turn}"],
-                hint="its own output says why",
+                f"rank 0 sent {error}" if isinstance(error, Excess) else f"rank 0 is gone: {str(error) or 'it closed its connection'}",
+                details=[f"this is rank {self.world.rank}, at {title!r}, turn {self.turn}"], hint="its own output says why",
             ) from error  # fmt: skip
-        if kind == FAILED:
-            raise _gave_up(0, said, answer)
+        if head.kind == FAILED:
+            raise _gave_up(0, head.title, answer)
         return answer
 
     def _last_word(self) -> None:
         """What rank 0 said before it closed, if that is still to be read."""
         assert self._root is not None
-        with suppress(OSError, EOFError):
-            self._root.settimeout(1.0)
-            kind, _, said, body = _receive(self._root)
-            if kind == FAILED:
-                raise _gave_up(0, said, body)
+        with suppress(OSError, EOFError, Excess):
+            until = time.monotonic() + 1.0
+            head = receive_head(self._root, until)
+            if head.kind == FAILED:
+                raise _gave_up(0, head.title, receive_body(self._root, head, 0, until))
 
 
 def _digest(lines: Sequence[str]) -> str:
@@ -253,43 +264,27 @@ def _gave_up(rank: int, said: str, body: bytes) -> DistributedError:
     return error
 
 
-# --- sockets ----------------------------------------------------------------------------------------------------------
+# --- joining ----------------------------------------------------------------------------------------------------------
 
 
 def _listen(world: World, timeout: float) -> list[_Peer]:
     """The connections of all others, by rank."""
     try:
-        server = socket.create_server(("", world.port), backlog=world.size)
+        door = Door(world, "mesh", world.port)
     except OSError as error:
         raise DistributedError(
             f"rank 0 can't listen at port {world.port}: {error.strerror}",
             hint="AICF_PORT names another; all ranks need the same",
         ) from error
-    found: dict[int, _Peer] = {}
-    until = time.monotonic() + timeout
-    with server:
-        while len(found) < world.size - 1:
-            server.settimeout(max(0.01, until - time.monotonic()))
-            try:
-                made, _ = server.accept()
-            except TimeoutError:
-                missing = [str(r) for r in range(1, world.size) if r not in found]
-                raise DistributedError(
-                    f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not join", expected=f"{world.size} ranks within {timeout:g} s",
-                    got=str(len(found) + 1), where=f"{world.address}:{world.port}", hint="is MASTER_ADDR the host of rank 0, and the port open to the others?",
-                ) from None  # fmt: skip
-            try:
-                made.settimeout(10.0)
-                _, rank, size, _ = _receive(made)
-                fits = size == f"of {world.size}" and 0 < rank < world.size and rank not in found
-            except (OSError, EOFError):
-                fits = False
-            if not fits:  # somebody else's, or a rank of another run
-                made.close()
-                continue
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _send(made, SAID, 0, "welcome", b"")
-            found[rank] = _Peer(rank, made)
+    found = {rank: _Peer(rank, made) for rank, made in door.joined(range(1, world.size), timeout)}
+    if missing := [str(r) for r in range(1, world.size) if r not in found]:
+        for peer in found.values():
+            peer.socket.close()
+        raise DistributedError(
+            f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not join", expected=f"{world.size} ranks within {timeout:g} s",
+            got=str(len(found) + 1), where=f"{world.address}:{world.port}",
+            hint="is MASTER_ADDR the host of rank 0, the port open to the others, and AICF_TOKEN the same?",
+        )  # fmt: skip
     return [found[rank] for rank in sorted(found)]
 
 
@@ -298,42 +293,11 @@ def _connect(world: World, timeout: float) -> socket.socket:
     last: Exception | None = None
     while time.monotonic() < until:
         try:
-            made = socket.create_connection((world.address, world.port), timeout=5.0)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _send(made, SAID, world.rank, f"of {world.size}", b"")
-            made.settimeout(timeout)
-            _receive(made)
-            return made
+            return join(world, "mesh", world.address, world.port, until)
         except (OSError, EOFError) as error:  # it does not listen yet, or another run does
             last = error
             time.sleep(0.05)
     raise DistributedError(
         f"rank {world.rank} does not reach rank 0: {last}", where=f"{world.address}:{world.port}", expected=f"an answer within {timeout:g} s",
-        hint="is MASTER_ADDR the host of rank 0, and does rank 0 run?",
+        hint="is MASTER_ADDR the host of rank 0, does rank 0 run, and is AICF_TOKEN the same?",
     )  # fmt: skip
-
-
-def _send(to: socket.socket, kind: int, turn: int, title: str, body: bytes) -> None:
-    name = title.encode()
-    to.settimeout(None)
-    to.sendall(HEAD.pack(MAGIC, kind, len(name), turn, len(body)) + name)
-    if body:
-        to.sendall(body)
-
-
-def _receive(of: socket.socket) -> tuple[int, int, str, bytes]:
-    magic, kind, named, turn, length = HEAD.unpack(_exactly(of, HEAD.size))
-    if magic != MAGIC or named > 2**16 or length > LIMIT:
-        raise EOFError("what came is no message of aicf's")
-    return kind, turn, bytes(_exactly(of, named)).decode(errors="replace"), bytes(_exactly(of, length))
-
-
-def _exactly(of: socket.socket, count: int) -> bytearray:
-    got, room = 0, bytearray()
-    while got < count:
-        part = of.recv(min(count - got, 2**22))
-        if not part:
-            raise EOFError("it closed its connection")
-        room += part
-        got += len(part)
-    return room

@@ -225,7 +225,8 @@ class ZeRO1(DataParallel):
             f"type of {name}", [array.dtype.str, array.shape] if mine and array is not None else None
         )[owner]
         data = array.tobytes() if mine and array is not None else b""
-        whole = self.mesh.together(f"state {name}", data, lambda bodies: bodies[owner])
+        due = int(np.prod(kind[1], dtype=np.int64)) * np.dtype(kind[0]).itemsize
+        whole = self.mesh.together(f"state {name}", data, lambda bodies: bodies[owner], due, due)
         return np.frombuffer(whole, np.dtype(kind[0])).reshape(kind[1]).copy()
 
 

@@ -19,9 +19,11 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import DistributedError
+from .joining import Door, join
 from .mesh import Mesh
 
 EVERY, LOST = 0.5, 5.0  # seconds between pulses, and after which a run waits for a rank that is gone
+JOIN, LINE = 10.0, 256  # seconds in which a rank joins; bytes of what one says
 ASKING = 1e-4  # seconds between questions whether a run is done
 FREED, STUCK = (
     10.0,
@@ -45,12 +47,13 @@ class Pulse:
         )  # the event at the end of each run, and when it was started
         self._table: dict[int, dict[str, Any]] = {}  # how far each rank is, as rank 0 has told it
         self._rows: dict[int, dict[str, Any]] = {}  # of rank 0: what each rank has said last
-        server = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
-        port = mesh.all("pulse", server.getsockname()[1] if server else 0)[0]
-        if server is not None:
-            threading.Thread(target=self._serve, args=(server,), name="aicf pulses", daemon=True).start()
-        address = "127.0.0.1" if self.rank == 0 else mesh.world.address
-        self._to = socket.create_connection((address, port), timeout=10.0)
+        door = Door(mesh.world, "pulse", 0) if self.rank == 0 else None
+        port = mesh.all("pulse", door.port if door else 0)[0]
+        if door is not None:
+            threading.Thread(target=self._serve, args=(door,), name="aicf pulses", daemon=True).start()
+        address = door.address if door else mesh.world.address
+        self._to = join(mesh.world, "pulse", address, port, time.monotonic() + JOIN)
+        self._to.settimeout(JOIN)
         self._beating = threading.Thread(target=self._beat, name="aicf pulse", daemon=True)
         self._beating.start()
 
@@ -80,7 +83,7 @@ class Pulse:
                 try:
                     told = {"rank": self.rank, "launched": self.launched, "done": self.done}
                     self._to.sendall(json.dumps(told).encode() + b"\n")
-                    self._table = {int(r): row for r, row in json.loads(answers.readline()).items()}
+                    self._table = {int(r): row for r, row in json.loads(answers.readline(LINE * self.size)).items()}
                 except (OSError, ValueError):
                     self._table[0] = {**self._table.get(0, {}), "gone": True}
                 self._judge()
@@ -128,21 +131,17 @@ class Pulse:
 
     # --- rank 0's table
 
-    def _serve(self, server: socket.socket) -> None:
-        with server:
-            for _ in range(self.size):
-                found, _ = server.accept()
-                threading.Thread(
-                    target=self._listen, args=(found,), name="aicf pulse of a rank", daemon=True
-                ).start()
+    def _serve(self, door: Door) -> None:
+        for rank, found in door.joined(range(self.size), self.timeout):
+            thread = threading.Thread(target=self._listen, args=(rank, found), name="aicf pulse of a rank", daemon=True)
+            thread.start()
 
-    def _listen(self, found: socket.socket) -> None:
-        rank = None
-        with found, suppress(OSError, ValueError), found.makefile("r", encoding="utf-8") as lines:
-            for line in lines:
+    def _listen(self, rank: int, found: socket.socket) -> None:
+        found.settimeout(None)
+        with found, suppress(OSError, ValueError, TypeError), found.makefile("r", encoding="utf-8") as lines:
+            while line := lines.readline(LINE):
                 told = json.loads(line)
-                rank = int(told["rank"])
-                self._rows[rank] = told
+                self._rows[rank] = {"rank": rank, **{name: int(told[name]) for name in ("launched", "done")}}
                 found.sendall(json.dumps(self._rows).encode() + b"\n")
-        if rank is not None:
+        if rank in self._rows:
             self._rows[rank] = {**self._rows[rank], "gone": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def _backend() -> Any:
     class RayBackend(Backend):
         def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
             address, port = worker_group.execute_single(0, _address)
-            worker_group.execute(_tell, address, port)
+            worker_group.execute(_tell, address, port, secrets.token_hex(16))
 
     @dataclass
     class RayBackendConfig(BackendConfig):
@@ -60,7 +61,7 @@ def _address() -> tuple[str, int]:
         return get_node_ip_address(), int(found.getsockname()[1])
 
 
-def _tell(address: str, port: int) -> None:
+def _tell(address: str, port: int, token: str) -> None:
     """On each worker. With GPUs Ray shows a worker its own alone, which is its first."""
     from ray.train import get_context
 
@@ -69,5 +70,5 @@ def _tell(address: str, port: int) -> None:
     local = 0 if len(seen) == 1 else context.get_local_rank()
     os.environ.update(
         RANK=str(context.get_world_rank()), WORLD_SIZE=str(context.get_world_size()), LOCAL_RANK=str(local), MASTER_ADDR=address,
-        MASTER_PORT=str(port),
+        MASTER_PORT=str(port), AICF_TOKEN=token,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from ..device.tensor import Runtime, Tensor
 from ..errors import DistributedError
 from ..graph.run.variables import Variables
 from ..types import u8
-from .mesh import Mesh
+from .mesh import MOST, Mesh
 
 CHUNK = 2**28  # bytes that leave together
 
@@ -46,7 +46,7 @@ def share(mesh: Mesh, runtime: Runtime, variables: Variables, names: Collection[
     """
     numbers = {n: variables[n].item() for n in changed if n in variables.meta.values()}
     said = json.dumps(asdict(_Said(sorted(names), dict(changed), numbers, runs, parts))).encode()
-    answer = json.loads(mesh.together("what has changed", said, _judged))
+    answer = json.loads(mesh.together("what has changed", said, _judged, MOST, MOST))
     if answer["error"]:
         raise mesh.refused(DistributedError(**answer["error"]), answer["rank"])
     sent = [variables[name] for name in answer["sent"]]

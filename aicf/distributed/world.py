@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ..errors import DistributedError
 
@@ -22,6 +22,7 @@ class World:
     address  of rank 0, as a host name or an IP address
     port     where rank 0 listens
     told_by  the launcher
+    token    what all ranks of the run have and nobody else has: rank 0 turns away who can't prove it
     """
 
     rank: int = 0
@@ -30,6 +31,7 @@ class World:
     address: str = "127.0.0.1"
     port: int = PORT
     told_by: str = "nobody: a process alone"
+    token: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (0 <= self.rank < self.size and self.local >= 0 and 0 < self.port < 2**16):
@@ -42,14 +44,27 @@ class World:
 def world(environment: Mapping[str, str] | None = None) -> World:
     """What the environment says: variables of torchrun (and `aicf run`), Open MPI, MPICH and Intel MPI, or Slurm, in this order.
 
-    MASTER_ADDR and MASTER_PORT say where rank 0 listens; AICF_PORT names another port. Without any of these variables the process is
+    MASTER_ADDR and MASTER_PORT say where rank 0 listens; AICF_PORT names another port. AICF_TOKEN is the token, else the launcher's name of
+    the run: torchrun's rendezvous id, the job of Slurm or Open MPI. Without any of these variables the process is
     alone. DistributedError if the variables are incomplete or contradict each other.
     """
     env = os.environ if environment is None else environment
     for found in (_torchrun, _open_mpi, _mpich, _slurm):
         if (made := found(env)) is not None:
-            return made
+            return replace(made, token=env.get("AICF_TOKEN") or _name_of_run(env, made.told_by))
     return World()
+
+
+# What a launcher calls a run: the same for all of its processes, and another for another run. The first that is set.
+NAMES_OF_RUN = {
+    "torchrun": ("TORCHELASTIC_RUN_ID",),
+    "mpirun (Open MPI)": ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    "srun": ("SLURM_JOB_ID",),
+}
+
+
+def _name_of_run(env: Mapping[str, str], launcher: str) -> str:
+    return next((env[name] for name in NAMES_OF_RUN.get(launcher, ()) if env.get(name)), "")
 
 
 def _torchrun(env: Mapping[str, str]) -> World | None:
