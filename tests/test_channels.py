@@ -82,7 +82,9 @@ def test_an_unknown_channel_is_refused_with_the_nearest_one(text, meant, monkeyp
     with pytest.raises(SettingError) as refused:
         program()
     assert f"next: export AICF_LOGS={meant}," in str(refused.value)
-    assert "expected: select or fusion or plan or capture or cache or tune or ranks or all" in str(refused.value)
+    assert "expected: select or fusion or plan or capture or cache or tune or ranks or all" in str(
+        refused.value
+    )
 
 
 def test_logs_is_the_setting_as_a_function(monkeypatch, tmp_path):

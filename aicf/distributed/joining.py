@@ -78,7 +78,9 @@ class Door:
             waiting.register(self._server, selectors.EVENT_READ)
             while missing and (now := time.monotonic()) < until:
                 for guest in [g for g in self._guests.values() if g.until <= now]:
-                    self._turn_away(waiting, guest, f"{len(guest.data)} of {HELLO.size} bytes in {PATIENCE:g} s")
+                    self._turn_away(
+                        waiting, guest, f"{len(guest.data)} of {HELLO.size} bytes in {PATIENCE:g} s"
+                    )
                 first = min((g.until for g in self._guests.values()), default=until)
                 for key, _ in waiting.select(max(0.0, min(first, until) - now)):
                     if key.fileobj is self._server:
@@ -115,10 +117,14 @@ class Door:
             return False
         guest.data += part
         if not part:
-            self._turn_away(waiting, guest, f"it closed its connection after {len(guest.data)} of {HELLO.size} bytes")
+            self._turn_away(
+                waiting, guest, f"it closed its connection after {len(guest.data)} of {HELLO.size} bytes"
+            )
         return len(guest.data) == HELLO.size
 
-    def _admitted(self, waiting: selectors.BaseSelector, guest: _Guest, missing: Collection[int]) -> int | None:
+    def _admitted(
+        self, waiting: selectors.BaseSelector, guest: _Guest, missing: Collection[int]
+    ) -> int | None:
         """The number of a rank that has the token and is waited for."""
         rank, size, nonce, proof = HELLO.unpack(guest.data)
         due = _proof(self.world, self.purpose, "rank", rank, size, guest.nonce, nonce)
@@ -167,7 +173,9 @@ def join(world: World, purpose: str, address: str, port: int, until: float) -> s
         answer = bytes(exactly(made, PROOF, until))
         if answer == REFUSED:
             raise EOFError("it refuses this rank: another token (AICF_TOKEN), or another number of ranks")
-        if not hmac.compare_digest(answer, _proof(world, purpose, "root", world.rank, world.size, theirs, mine)):
+        if not hmac.compare_digest(
+            answer, _proof(world, purpose, "root", world.rank, world.size, theirs, mine)
+        ):
             raise EOFError("it does not have this run's token (AICF_TOKEN)")
     except BaseException:
         made.close()

@@ -39,7 +39,9 @@ def launch(command: Sequence[str], processes: int) -> int:
     return status
 
 
-def _start(command: Sequence[str], rank: int, processes: int, port: int, token: str) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str], rank: int, processes: int, port: int, token: str
+) -> subprocess.Popen[bytes]:
     env = {
         **os.environ, "RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "AICF_RUN": "1", "AICF_TOKEN": token,

@@ -30,7 +30,9 @@ class HostCommunicator:
         arrays = [part.array for part in parts]
         sent = b"".join(np.ascontiguousarray(a).tobytes() for a in arrays if a is not None)
         title = f"{parts[0].kind} of {len(parts)} tensors, {len(sent):,} bytes"
-        answer = self.mesh.together(title, sent, lambda bodies: _combined(parts, bodies), len(sent), len(sent))
+        answer = self.mesh.together(
+            title, sent, lambda bodies: _combined(parts, bodies), len(sent), len(sent)
+        )
         at = 0
         for part, array in zip(parts, arrays):
             assert array is not None

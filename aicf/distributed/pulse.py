@@ -83,7 +83,9 @@ class Pulse:
                 try:
                     told = {"rank": self.rank, "launched": self.launched, "done": self.done}
                     self._to.sendall(json.dumps(told).encode() + b"\n")
-                    self._table = {int(r): row for r, row in json.loads(answers.readline(LINE * self.size)).items()}
+                    self._table = {
+                        int(r): row for r, row in json.loads(answers.readline(LINE * self.size)).items()
+                    }
                 except (OSError, ValueError):
                     self._table[0] = {**self._table.get(0, {}), "gone": True}
                 self._judge()
@@ -133,7 +135,9 @@ class Pulse:
 
     def _serve(self, door: Door) -> None:
         for rank, found in door.joined(range(self.size), self.timeout):
-            thread = threading.Thread(target=self._listen, args=(rank, found), name="aicf pulse of a rank", daemon=True)
+            thread = threading.Thread(
+                target=self._listen, args=(rank, found), name="aicf pulse of a rank", daemon=True
+            )
             thread.start()
 
     def _listen(self, rank: int, found: socket.socket) -> None:

@@ -41,7 +41,7 @@ def half(to, world, rng):
 
 
 def huge(to, world, rng):
-    to.sendall(HEAD.pack(MAGIC, SAID, 2**12, 1, 2**int(rng.integers(32, 63))) + rng.bytes(500))
+    to.sendall(HEAD.pack(MAGIC, SAID, 2**12, 1, 2 ** int(rng.integers(32, 63))) + rng.bytes(500))
 
 
 def no_token(to, world, rng):
@@ -76,7 +76,10 @@ def replayed(world, rng):
         to.recv(32)
 
 
-RAW, JOINING = (silent, garbage, browser, half, huge, no_token, dribble), (other_token, other_purpose, another_run, replayed)
+RAW, JOINING = (
+    (silent, garbage, browser, half, huge, no_token, dribble),
+    (other_token, other_purpose, another_run, replayed),
+)
 
 
 def visit(world, rng):
@@ -221,7 +224,12 @@ def test_pulses_of_strangers_count_for_nothing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("address", "bound"),
-    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("no-such-host.invalid", "0.0.0.0"), ("203.0.113.7", "0.0.0.0")],
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("no-such-host.invalid", "0.0.0.0"),
+        ("203.0.113.7", "0.0.0.0"),
+    ],
 )
 def test_rank_0_listens_where_ranks_look_for_it(address, bound):
     with listen(address, 0, 1) as server:
@@ -245,7 +253,9 @@ def test_the_launcher_draws_a_token(monkeypatch):
     from aicf.distributed import launch
 
     started = []
-    monkeypatch.setattr(launch, "_start", lambda *how: started.append(how) or (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        launch, "_start", lambda *how: started.append(how) or (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     for _ in range(2):
         with suppress(KeyboardInterrupt):
             launch.launch(["true"], 2)

@@ -115,7 +115,8 @@ def test_all_hear_all():
     said = in_threads(4, lambda r: ranks[r].all("numbers", {"rank": r}))
     assert said == [[{"rank": r} for r in range(4)]] * 4
     summed = in_threads(
-        4, lambda r: ranks[r].together("sum", bytes([r]), lambda parts: bytes([sum(p[0] for p in parts)]), 1, 1)
+        4,
+        lambda r: ranks[r].together("sum", bytes([r]), lambda parts: bytes([sum(p[0] for p in parts)]), 1, 1),
     )
     assert summed == [bytes([6])] * 4
 
