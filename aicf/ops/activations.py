@@ -22,9 +22,17 @@ FROM_RESULT = frozenset({"relu", "sigmoid", "tanh"})  # the others need the oper
 _erf = np.vectorize(math.erf, otypes=[np.float64])  # NumPy has none
 
 
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
 def erf(x):
     """math.erf of each element, in the array's own type."""
     return _erf(x).astype(x.dtype)
+
+
+def erfc(x):
+    """math.erfc of each element, in the array's own type."""
+    return _erfc(x).astype(x.dtype)
 
 
 _SHAPES = [(4, 7), (1,), (2, 3, 5), (0, 3), (1025,), ()]
@@ -106,10 +114,15 @@ leaky_relu_grad.samples((4, 7), (4, 7), slope=0.3)
 # --- gelu ---------------------------------------------------------------------------------------------------
 
 
-def logistic2(x, half, half_ln2):
-    """1 / (1 + 2^-x), by what overflows nowhere; 1 / 2 and log(2) / 2 are given, in the type of x. A kernel whose results are
+def logistic(x, one):
+    """1 / (1 + e^-x), as precise where it is small: where e^-x overflows the quotient is 0. `one` has the type of x. A kernel whose results are
     halves may have a faster one."""
-    return half + half * math.tanh(half_ln2 * x)
+    return one / (one + math.exp(-x))
+
+
+def logistic2(x, one):
+    """1 / (1 + 2^-x), in the same way."""
+    return one / (one + math.exp2(-x))
 
 
 @elementwise("gelu", alias="x")
@@ -118,12 +131,12 @@ def gelu(x):
 
     NaN stays NaN, and -inf gives NaN (it is -inf * 0).
     """
-    return x * logistic2(x * (2.302208198144325 + 0.1029432395800235 * (x * x)), 0.5, 0.34657359027997264)
+    return x * logistic2(x * (2.302208198144325 + 0.1029432395800235 * (x * x)), 1.0)
 
 
 @gelu.reference
 def _(x):
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x * (1 / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
 @gelu.gradient
@@ -133,19 +146,19 @@ def _(emit, dy, x, y):
 
 @elementwise("gelu_grad", results=("dx",), alias="dy", flops=23)  # min and max are one each
 def gelu_grad(dy, x):
-    """dy times the derivative of gelu's tanh form at x. Beyond |x| = 10, where x^3 could overflow, that is 1 or 0."""
-    s = logistic2(x * (2.302208198144325 + 0.1029432395800235 * (x * x)), 0.5, 0.34657359027997264)
-    near = min(max(x, -10.0), 10.0)  # of which NaN may become a number: s is NaN
+    """dy times the derivative of gelu's tanh form at x. Beyond |x| = 16, where x^3 could overflow, that is 1 or 0."""
+    s = logistic2(x * (2.302208198144325 + 0.1029432395800235 * (x * x)), 1.0)
+    near = min(max(x, -16.0), 16.0)  # of which NaN may become a number: s is NaN
     return dy * (s + near * (1.5957691216057308 + 0.21406444881780073 * (near * near)) * (s - s * s))
 
 
 @gelu_grad.reference
 def _(dy, x):
-    z = np.clip(x, -10, 10)
+    z = np.clip(x, -16, 16)
     u = math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)
     du = math.sqrt(2 / math.pi) * (1 + 0.134145 * z**2)
-    slope = 0.5 * (1 + np.tanh(u)) + 0.5 * z * du / np.cosh(u) ** 2
-    return dy * np.where(abs(x) > 10, x > 0, slope)
+    s, rest = 1 / (1 + np.exp(-2 * u)), 1 / (1 + np.exp(2 * u))
+    return dy * (s + 2 * z * du * (s * rest))
 
 
 _enrol(gelu, gelu_grad)
@@ -156,12 +169,12 @@ _enrol(gelu, gelu_grad)
 @elementwise("gelu_erf", alias="x")
 def gelu_erf(x):
     """x / 2 * (1 + erf(x / sqrt(2))), GELU itself. NaN stays NaN, and -inf gives NaN (it is -inf * 0)."""
-    return 0.5 * x * (1.0 + math.erf(0.7071067811865476 * x))
+    return 0.5 * x * math.erfc(-0.7071067811865476 * x)
 
 
 @gelu_erf.reference
 def _(x):
-    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+    return 0.5 * x * erfc(-x / math.sqrt(2))
 
 
 @gelu_erf.gradient
@@ -173,12 +186,12 @@ def _(emit, dy, x, y):
 def gelu_erf_grad(dy, x):
     """dy * (Phi(x) + x phi(x)), with the normal distribution's Phi and phi. An infinite x gives NaN."""
     normal = 0.3989422804014327 * math.exp(-0.5 * x * x)
-    return dy * (0.5 * (1.0 + math.erf(0.7071067811865476 * x)) + x * normal)
+    return dy * (0.5 * math.erfc(-0.7071067811865476 * x) + x * normal)
 
 
 @gelu_erf_grad.reference
 def _(dy, x):
-    return dy * (0.5 * (1 + erf(x / math.sqrt(2))) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
+    return dy * (0.5 * erfc(-x / math.sqrt(2)) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
 
 
 _enrol(gelu_erf, gelu_erf_grad)
@@ -189,7 +202,7 @@ _enrol(gelu_erf, gelu_erf_grad)
 @elementwise("silu", alias="x")
 def silu(x):
     """x / (1 + exp(-x)), SiLU or swish. NaN stays NaN, and -inf gives NaN (it is -inf * 0)."""
-    return x * logistic2(x * 1.4426950408889634, 0.5, 0.34657359027997264)
+    return x * logistic(x, 1.0)
 
 
 @silu.reference
@@ -206,7 +219,7 @@ def _(emit, dy, x, y):
 @elementwise("silu_grad", results=("dx",), alias="dy")
 def silu_grad(dy, x):
     """dy * s * (1 + x * (1 - s)), with s = 1 / (1 + exp(-x)): dy times the derivative of silu at x. An infinite x gives NaN."""
-    s = logistic2(x * 1.4426950408889634, 0.5, 0.34657359027997264)
+    s = logistic(x, 1.0)
     return dy * (s + x * (s - s * s))
 
 
@@ -271,13 +284,13 @@ def _(emit, dy, x, y):
 
 @elementwise("tanh_grad", results=("dx",), alias="dy")
 def tanh_grad(dy, y):
-    """dy * (1 - y^2), with tanh's result y."""
-    return dy * (1.0 - y * y)
+    """dy * (1 - y^2), with tanh's result y; as (1 - y) * (1 + y), which is precise where y is almost 1."""
+    return dy * ((1.0 - y) * (1.0 + y))
 
 
 @tanh_grad.reference
 def _(dy, y):
-    return dy * (1 - y * y)
+    return dy * ((1 - y) * (1 + y))
 
 
 tanh_grad.draws(y=(-1, 1))

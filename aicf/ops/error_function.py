@@ -8,6 +8,7 @@ from statistics import NormalDist
 import numpy as np
 
 from .activations import erf as erf_of_array
+from .activations import erfc as erfc_of_array
 from .schema import Real, elementwise
 
 _SLOPE = 2 / math.sqrt(math.pi)
@@ -33,12 +34,7 @@ def erfc(x):
     return math.erfc(x)
 
 
-_erfc = np.vectorize(math.erfc, otypes=[np.float64])  # NumPy has none
-
-
-@erfc.reference
-def _(x):
-    return _erfc(x).astype(x.dtype)
+erfc.reference(erfc_of_array)
 
 
 @erfc.gradient

@@ -29,8 +29,8 @@ def expm1(x):
 
 
 @expm1.gradient
-def _(emit, dy, y):
-    return emit.mul(dy, emit.add(y, 1.0))
+def _(emit, dy, x):
+    return emit.mul(dy, emit.exp(x))
 
 
 @elementwise("log1p", types=Real, alias="x")
@@ -79,7 +79,7 @@ def _(x):
 
 @rsqrt.gradient
 def _(emit, dy, y):
-    return emit.mul(emit.scale(dy, factor=-0.5), emit.mul(y, emit.square(y)))
+    return emit.mul(emit.mul(emit.scale(dy, factor=-0.5), y), emit.square(y))
 
 
 @elementwise("cbrt", types=Real, alias="x", continuous=True)

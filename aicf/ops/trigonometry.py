@@ -10,6 +10,11 @@ from .arithmetic import unbroadcast
 from .schema import Real, elementwise
 
 
+def _one_less_square(emit, x):
+    """1 - x^2, as precise where |x| is almost 1."""
+    return emit.mul(emit.sub(1.0, x), emit.add(x, 1.0))
+
+
 @elementwise("sin", types=Real, alias="x")
 def sin(x):
     """The sine; of an infinity it is NaN."""
@@ -51,7 +56,7 @@ def asin(x):
 
 @asin.gradient
 def _(emit, dy, x):
-    return emit.mul(dy, emit.rsqrt(emit.sub(1.0, emit.square(x))))
+    return emit.mul(dy, emit.rsqrt(_one_less_square(emit, x)))
 
 
 @elementwise("acos", types=Real, alias="x")
@@ -62,7 +67,7 @@ def acos(x):
 
 @acos.gradient
 def _(emit, dy, x):
-    return emit.neg(emit.mul(dy, emit.rsqrt(emit.sub(1.0, emit.square(x)))))
+    return emit.neg(emit.mul(dy, emit.rsqrt(_one_less_square(emit, x))))
 
 
 @elementwise("atan", types=Real, alias="x")
@@ -118,7 +123,11 @@ def asinh(x):
 
 @asinh.gradient
 def _(emit, dy, x):
-    return emit.mul(dy, emit.rsqrt(emit.add(emit.square(x), 1.0)))
+    """dy / sqrt(1 + x^2), with both terms divided by the greater of x^2 and 1: no square overflows."""
+    size = emit.abs(x)
+    share = emit.reciprocal(emit.maximum(size, 1.0))
+    terms = emit.add(emit.square(share), emit.square(emit.minimum(size, 1.0)))
+    return emit.mul(dy, emit.mul(share, emit.rsqrt(terms)))
 
 
 @elementwise("acosh", types=Real, alias="x")
@@ -129,7 +138,7 @@ def acosh(x):
 
 @acosh.gradient
 def _(emit, dy, x):
-    return emit.mul(dy, emit.rsqrt(emit.mul(emit.sub(x, 1.0), emit.add(x, 1.0))))
+    return emit.mul(dy, emit.mul(emit.rsqrt(emit.sub(x, 1.0)), emit.rsqrt(emit.add(x, 1.0))))
 
 
 @elementwise("atanh", types=Real, alias="x")
@@ -140,7 +149,7 @@ def atanh(x):
 
 @atanh.gradient
 def _(emit, dy, x):
-    return emit.div(dy, emit.sub(1.0, emit.square(x)))
+    return emit.div(dy, _one_less_square(emit, x))
 
 
 for _schema, _numpy in (

@@ -325,7 +325,7 @@ def test_a_program_explains_the_plan_it_runs():
 # --- log lines --------------------------------------------------------------------------------------------------------
 
 LINE = re.compile(
-    r"^gemm \+ bias_add \+ relu -> cpu\.gemm_blas\.v2 \S+ us f32\[3x4\], f32\[2x4\], f32\[2\] stream=0x0$"
+    r"^gemm \+ bias_add \+ relu -> cpu\.gemm_blas\.v3 \S+ us f32\[3x4\], f32\[2x4\], f32\[2\] stream=0x0$"
 )
 
 

@@ -6,7 +6,6 @@ error grows with log n, or with √n, stays within `bound`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 
 import aicf
 from aicf import nn
@@ -54,24 +54,24 @@ class Sum:
         return float(np.max(np.abs(got - want) / np.maximum(np.abs(want), 1e-30)))
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def numbers(draw: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Positive: all equal, or each drawn."""
-    if rng.random() < 0.5:
-        return np.full(shape, rng.choice([0.1, 0.7, 1 / 3, 1.1]), np.float32)
-    return rng.gamma(2.0, size=shape).astype(np.float32)
+    if draw.random() < 0.5:
+        return np.full(shape, draw.choice([0.1, 0.7, 1 / 3, 1.1]), np.float32)
+    return draw.gamma(2.0, size=shape).astype(np.float32)
 
 
-def split(rng: np.random.Generator, terms: int, axes: int) -> tuple[tuple[int, ...], int]:
+def split(draw: np.random.Generator, terms: int, axes: int) -> tuple[tuple[int, ...], int]:
     """(a shape of so many axes, one of which has `terms` elements, the others few; which one that is)."""
     wide = 3 if terms < LONG else 1
-    shape, axis = [int(n) for n in rng.integers(1, wide + 1, axes)], int(rng.integers(axes))
+    shape, axis = [int(n) for n in draw.integers(1, wide + 1, axes)], int(draw.integers(axes))
     shape[axis] = terms
     return tuple(shape), axis
 
 
-def cumulated(rng: np.random.Generator, terms: int) -> Sum:
-    shape, axis = split(rng, terms, 3)
-    x, reverse = numbers(rng, shape), bool(rng.integers(2))
+def cumulated(draw: np.random.Generator, terms: int) -> Sum:
+    shape, axis = split(draw, terms, 3)
+    x, reverse = numbers(draw, shape), bool(draw.integers(2))
     want = np.flip(x, axis) if reverse else x
     want = np.cumsum(want, axis, dtype=np.float64)
     want = np.flip(want, axis) if reverse else want
@@ -81,11 +81,11 @@ def cumulated(rng: np.random.Generator, terms: int) -> Sum:
     )  # fmt: skip
 
 
-def reduced(rng: np.random.Generator, terms: int) -> Sum:
+def reduced(draw: np.random.Generator, terms: int) -> Sum:
     """Over any axes, neighbours or not."""
-    shape, axis = split(rng, terms, 4)
-    axes = tuple(sorted({axis, *(int(n) for n in rng.integers(0, 4, 2))}))
-    x, how = numbers(rng, shape), str(rng.choice(["reduce_sum", "reduce_mean"]))
+    shape, axis = split(draw, terms, 4)
+    axes = tuple(sorted({axis, *(int(n) for n in draw.integers(0, 4, 2))}))
+    x, how = numbers(draw, shape), str(draw.choice(["reduce_sum", "reduce_mean"]))
     want = getattr(np, how[7:])(x, axis=axes, dtype=np.float64)
     return Sum(
         f"{how} {shape} axes={axes}", {"x": x}, lambda ctx, x: getattr(ctx, how)(x, axes=axes), want,
@@ -93,20 +93,20 @@ def reduced(rng: np.random.Generator, terms: int) -> Sum:
     )  # fmt: skip
 
 
-def spread(rng: np.random.Generator, terms: int) -> Sum:
+def spread(draw: np.random.Generator, terms: int) -> Sum:
     """A variance, of what is not all equal."""
-    shape, axis = split(rng, terms, 2)
-    x = rng.gamma(2.0, size=shape).astype(np.float32)
+    shape, axis = split(draw, terms, 2)
+    x = draw.gamma(2.0, size=shape).astype(np.float32)
     return Sum(
         f"reduce_var {shape} axis={axis}", {"x": x}, lambda ctx, x: ctx.reduce_var(x, axes=(axis,)),
         np.var(x, axis, dtype=np.float64), terms,
     )  # fmt: skip
 
 
-def scattered(rng: np.random.Generator, terms: int) -> Sum:
+def scattered(draw: np.random.Generator, terms: int) -> Sum:
     """Updates for a few rows: a histogram with weights. As rows, each with an index of its own, or joined with what is there."""
-    size, columns, how = int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(3))
-    updates, indices = numbers(rng, (terms, columns)), rng.integers(0, size, terms).astype(np.int32)
+    size, columns, how = int(draw.integers(1, 4)), int(draw.integers(1, 4)), int(draw.integers(3))
+    updates, indices = numbers(draw, (terms, columns)), draw.integers(0, size, terms).astype(np.int32)
     want = np.stack([np.bincount(indices, updates[:, c].astype(np.float64), size) for c in range(columns)], 1)
     name, i = f"{columns} columns to {size} rows", indices
     if how == 0:
@@ -118,7 +118,7 @@ def scattered(rng: np.random.Generator, terms: int) -> Sum:
             f"scatter_add along, {name}",
         )
     else:
-        start, want = numbers(rng, (size, columns)), want
+        start, want = numbers(draw, (size, columns)), want
         want = want + start
         return Sum(
             f"scatter of {name}", {"x": start, "u": updates, "i": i},
@@ -127,13 +127,13 @@ def scattered(rng: np.random.Generator, terms: int) -> Sum:
     return Sum(name, {"u": updates, "i": i}, emit, want, terms)
 
 
-def multiplied(rng: np.random.Generator, terms: int) -> Sum:
+def multiplied(draw: np.random.Generator, terms: int) -> Sum:
     """A product with few rows and columns, vectors among them."""
-    m, n = (int(x) for x in rng.integers(1, 4, 2))
-    trans_a, trans_b = (bool(x) for x in rng.integers(0, 2, 2))
+    m, n = (int(x) for x in draw.integers(1, 4, 2))
+    trans_a, trans_b = (bool(x) for x in draw.integers(0, 2, 2))
     a, b = (
-        numbers(rng, (terms, m) if trans_a else (m, terms)),
-        numbers(rng, (n, terms) if trans_b else (terms, n)),
+        numbers(draw, (terms, m) if trans_a else (m, terms)),
+        numbers(draw, (n, terms) if trans_b else (terms, n)),
     )
     left, right = (
         x.T if t else x for x, t in ((a.astype(np.float64), trans_a), (b.astype(np.float64), trans_b))
@@ -144,10 +144,10 @@ def multiplied(rng: np.random.Generator, terms: int) -> Sum:
     )  # fmt: skip
 
 
-def normalised(rng: np.random.Generator, terms: int) -> Sum:
+def normalised(draw: np.random.Generator, terms: int) -> Sum:
     """What a sum along an axis divides, or its logarithm."""
-    shape, axis = split(rng, terms, 2)
-    x, how = numbers(rng, shape), str(rng.choice(["softmax", "logsumexp", "l2_normalize", "rms_norm"]))
+    shape, axis = split(draw, terms, 2)
+    x, how = numbers(draw, shape), str(draw.choice(["softmax", "logsumexp", "l2_normalize", "rms_norm"]))
     wide = x.astype(np.float64)
     if how == "rms_norm":
         x, axis = np.ascontiguousarray(np.moveaxis(x, axis, -1)), x.ndim - 1
@@ -174,10 +174,10 @@ def normalised(rng: np.random.Generator, terms: int) -> Sum:
     )
 
 
-def convolved(rng: np.random.Generator, terms: int) -> Sum:
+def convolved(draw: np.random.Generator, terms: int) -> Sum:
     """The gradient of a kernel: a sum over all windows."""
-    images = int(rng.choice([1, 2, 8]))
-    x, dy = numbers(rng, (images, terms // images, 1)), numbers(rng, (images, terms // images, 1))
+    images = int(draw.choice([1, 2, 8]))
+    x, dy = numbers(draw, (images, terms // images, 1)), numbers(draw, (images, terms // images, 1))
     want = (x.astype(np.float64) * dy).sum().reshape(1, 1, 1)
     return Sum(
         f"weight gradient of {images} images", {"x": x, "dy": dy},
@@ -185,17 +185,17 @@ def convolved(rng: np.random.Generator, terms: int) -> Sum:
     )  # fmt: skip
 
 
-def pooled(rng: np.random.Generator, terms: int) -> Sum:
-    x = numbers(rng, (1, int(rng.integers(1, 4)), terms))
+def pooled(draw: np.random.Generator, terms: int) -> Sum:
+    x = numbers(draw, (1, int(draw.integers(1, 4)), terms))
     return Sum(
         f"adaptive_avg_pool {x.shape}", {"x": x}, lambda ctx, x: ctx.adaptive_avg_pool(x, sizes=(1,)),
         x.mean(-1, keepdims=True, dtype=np.float64), terms,
     )  # fmt: skip
 
 
-def squared(rng: np.random.Generator, terms: int) -> Sum:
+def squared(draw: np.random.Generator, terms: int) -> Sum:
     """The norm that clips gradients."""
-    x, y = numbers(rng, (terms,)), numbers(rng, (int(rng.integers(1, 100)),))
+    x, y = numbers(draw, (terms,)), numbers(draw, (int(draw.integers(1, 100)),))
     want = sum((a.astype(np.float64) ** 2).sum() for a in (x, y))
     return Sum(
         "sum_of_squares",
@@ -214,11 +214,11 @@ SLOW = {spread, scattered, normalised, convolved}  # a second or more for ten mi
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_errors_do_not_grow_with_the_length(kind, device):
     """Three draws of up to half a million terms, and one of ten million."""
-    rng = np.random.default_rng(seed := [int(os.environ.get("AICF_TEST_SEED", 0)), KINDS.index(kind)])
+    draw = rng("sums", kind.__name__)
     longest = [] if device == "cpu" and kind in SLOW else [LONG]
-    for terms in (*rng.integers(MANY // 10, MANY + 1, 3), *longest):
-        drawn = kind(rng, int(terms))
+    for terms in (*draw.integers(MANY // 10, MANY + 1, 3), *longest):
+        drawn = kind(draw, int(terms))
         error, most = drawn.error(device), bound(drawn.terms)
         assert error <= most, (
-            f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}; seed {seed}"
+            f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}"
         )

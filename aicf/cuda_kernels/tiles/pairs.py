@@ -23,9 +23,10 @@ PAIR = 2
 
 def functions() -> tuple[tuple[str, Any], ...]:
     """In the place of those that maps call by these names."""
-    exp2, reciprocal = approximate("exp2"), approximate("reciprocal")
-    logistic2 = device(lambda x, half, half_ln2: reciprocal(half + half + exp2(-x)))
-    return ("tanh", tanh_for_halves()), ("logistic2", logistic2)
+    exp2, reciprocal, log2_e = approximate("exp2"), approximate("reciprocal"), np.float32(1.4426950408889634)
+    logistic = device(lambda x, one: reciprocal(one + exp2(-(x * log2_e))))
+    logistic2 = device(lambda x, one: reciprocal(one + exp2(-x)))
+    return ("tanh", tanh_for_halves()), ("logistic", logistic), ("logistic2", logistic2)
 
 
 @deferred
