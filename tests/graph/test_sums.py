@@ -219,6 +219,4 @@ def test_errors_do_not_grow_with_the_length(kind, device):
     for terms in (*draw.integers(MANY // 10, MANY + 1, 3), *longest):
         drawn = kind(draw, int(terms))
         error, most = drawn.error(device), bound(drawn.terms)
-        assert error <= most, (
-            f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}"
-        )
+        assert error <= most, f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}"

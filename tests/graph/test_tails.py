@@ -135,9 +135,7 @@ def wrong(
 def results(x: np.ndarray, ops: list[OpSchema], dtype: DType, device: str) -> dict[str, np.ndarray]:
     class All(nn.Layer):
         def emit(self, ctx, x, one):
-            return {
-                s.name: getattr(ctx, s.name)(*[one] * (len(s.operands) - 1), x) for s in ops
-            }
+            return {s.name: getattr(ctx, s.name)(*[one] * (len(s.operands) - 1), x) for s in ops}
 
     spec = aicf.TensorSpec(x.shape, dtype)
     program = aicf.compile(nn.Model({"x": spec, "one": spec}, All()), device=device)
@@ -147,7 +145,9 @@ def results(x: np.ndarray, ops: list[OpSchema], dtype: DType, device: str) -> di
 def test_each_function_of_a_float_has_what_it_is_compared_with():
     for dtype in (f32, f16, bf16, f64):
         names = {schema.name for schema in functions(dtype)}
-        assert names <= WANTED.keys(), f"on {dtype}: {sorted(names - WANTED.keys())} want an entry of WANTED, or of APART"
+        assert names <= WANTED.keys(), (
+            f"on {dtype}: {sorted(names - WANTED.keys())} want an entry of WANTED, or of APART"
+        )
     assert WANTED.keys() == {schema.name for schema in functions(f32)}
 
 
