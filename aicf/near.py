@@ -91,7 +91,7 @@ NN: Mapping[str, str] = {
     **dict.fromkeys(("Swish",), "nn.SiLU(); nn.Hardswish() is its piecewise form"),
     **dict.fromkeys(("MultiheadAttention", "SelfAttention"), "nn.MultiHeadAttention(size, heads): causal unless causal=False"),
     **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), "nn.TransformerBlock(size, nn.MultiHeadAttention(size, heads), nn.MLP(size))"),
-    **dict.fromkeys(("Dense", "LazyLinear", "FullyConnected"), "nn.Linear(in_features, out_features)"),
+    **dict.fromkeys(("Dense", "LazyLinear", "FullyConnected"), "nn.Linear(inputs, outputs)"),
     **dict.fromkeys(("Parameter", "functional", "F"), "a layer's `emit` makes parameters with ctx.param(…) and calls ops as ctx.relu(x)"),
     **dict.fromkeys(("Reshape", "View", "Unflatten"), "a layer of your own: class Mine(nn.Layer): def emit(self, ctx, x): return ctx.reshape(x, shape=(…))"),
     **dict.fromkeys(("CosineAnnealingLR", "CosineDecay", "OneCycleLR"), "nn.AdamW(lr=nn.schedules.Cosine(base=1e-3, total=1000, warmup=100))"),

@@ -249,6 +249,15 @@ def metadata(path: str | Path) -> dict[str, str]:
 # --- saving -----------------------------------------------------------------------------------------------------------
 
 
+# Suffixes of other formats: what a file of that name is, and what writes one.
+_TORCH = "file of PyTorch's", "torch.save({n: torch.as_tensor(a) for n, a in arrays.items()}, path)"
+OTHERS = {
+    ".npz": ("file of NumPy's", "np.savez(path, **arrays)"), ".npy": ("file of NumPy's", "np.save(path, array)"),
+    ".pt": _TORCH, ".pth": _TORCH, ".pkl": ("pickle", "pickle.dump(dict(arrays), file)"), ".pickle": ("pickle", "pickle.dump(dict(arrays), file)"),
+    ".onnx": ("model of ONNX's", ""), ".h5": ("file of HDF5", ""), ".hdf5": ("file of HDF5", ""), ".gguf": ("file of GGUF", ""), ".msgpack": ("file of msgpack", ""),
+}  # fmt: skip
+
+
 def save(
     path: str | Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, max_shard_bytes: int | None = None,
 ) -> None:  # fmt: skip
@@ -259,13 +268,19 @@ def save(
     max_shard_bytes   of arrays in a file: where there are more, `model.safetensors` is `model-00001-of-00003.safetensors` and so on, with
               `model.safetensors.index.json`, which `load` takes by either name. A larger array has a file to itself. None is one file
 
-    StateError if an array has a type that the format lacks, or if the file can't be written; then an older one is as it was.
+    StateError if an array has a type that the format lacks, if the name ends as another format's files do, such as `.npz` or `.pt`, or if
+    the file can't be written; then an older one is as it was.
     """
     if max_shard_bytes is not None and (type(max_shard_bytes) is not int or max_shard_bytes < 1):
         raise StateError(
             f"max_shard_bytes={max_shard_bytes!r}", expected="bytes of a file, 1 or more; or None"
         )
     target, said = Path(path), dict(metadata or {})
+    if other := OTHERS.get(target.suffix.lower()):
+        raise StateError(
+            f"{target} would be no {other[0]}: aicf.save writes safetensors", expected=f"a path such as model{END}",
+            hint=f"aicf.save({str(target.with_suffix(END))!r}, arrays)" + (f", or {other[1]}" if other[1] else ""),
+        )  # fmt: skip
     if target.name.endswith(INDEX) or target.is_dir():
         raise StateError(
             f"{target} can't be written: it is no name of a file of arrays",

@@ -108,7 +108,9 @@ class Imported:
         given, made = (
             ", ".join(f"{n}: {s}" for n, s in specs.items()) for specs in (self.inputs, self.outputs)
         )
-        return printable(f"Imported({self.source or 'graph'}: {given} -> {made}; {len(self.weights)} weights)")
+        return printable(
+            f"Imported({self.source or 'graph'}: {given} -> {made}; {len(self.weights)} weights)"
+        )
 
 
 def _check_names(inputs: Mapping[str, Any], weights: Mapping[str, Weight], source: str) -> None:

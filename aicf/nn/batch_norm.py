@@ -48,7 +48,7 @@ class _BatchNorm(Layer):
                 got=str(x.spec),
                 where=ctx.here(),
             )
-        check_channels(ctx, kind, x, self.num_features)
+        check_channels(ctx, kind, x, self.num_features, f"nn.{kind}({x.shape[1]})")
         x = ctx.computed(x)
         mean, var = self._statistics(ctx, x)
         scale = ctx.div(1.0, ctx.sqrt(ctx.add(var, self.eps)))

@@ -70,7 +70,9 @@ class _Conv(Layer):
 
     def _emit(self, ctx: Any, x: Value) -> Value:
         kind = type(self).__name__
-        hint = f"{kind}({x.shape[1]}, {self.out_channels}, …)"
+        hint = (
+            f"nn.{kind}({x.shape[1]}, {self.out_channels}, {self.kernel_size})" if self.groups == 1 else None
+        )
         check_channels(ctx, kind, x, self.in_channels, hint)
         padded = tuple([n + a + b for n, a, b in zip(x.shape[2:], self.low, self.high)])
         check_fits(ctx, kind, x, self.span, padded)

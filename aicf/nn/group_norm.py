@@ -62,7 +62,8 @@ class GroupNorm(Layer):
             raise TypeInferenceError(
                 f"GroupNorm: x has rank {x.rank}", expected=f"shape (N, {self.num_channels}, …)", got=str(x.spec), where=ctx.here()
             )  # fmt: skip
-        check_channels(ctx, "GroupNorm", x, self.num_channels)
+        hint = None if x.shape[1] % self.num_groups else f"nn.GroupNorm({self.num_groups}, {x.shape[1]})"
+        check_channels(ctx, "GroupNorm", x, self.num_channels, hint)
         x = ctx.computed(x)
         y = _normal_rows(ctx, x, x.shape[0] * self.num_groups, self.eps)
         return _narrow(ctx, _affine(ctx, y, self.num_channels, x.dtype) if self.affine else y, x)
@@ -88,7 +89,7 @@ class _InstanceNorm(Layer):
                 f"{kind}: x has rank {x.rank}", expected=f"shape (N, {self.num_features}, {self.axes} spatial axes)",
                 got=str(x.spec), where=ctx.here(),
             )  # fmt: skip
-        check_channels(ctx, kind, x, self.num_features)
+        check_channels(ctx, kind, x, self.num_features, f"nn.{kind}({x.shape[1]})")
         x = ctx.computed(x)
         points = math.prod(x.shape[2:])
         if self.track_running_stats:

@@ -42,6 +42,13 @@ class Linear(Layer):
         )
         self.bias_init = checks.initializer("bias_init", bias_init or init.uniform(-edge, edge))
 
+    def _that_fits(self, x: Value) -> str:
+        """What to add in place of this layer, whose features are not those of x: a layer before it, or one of another size."""
+        bias = "" if self.bias else ", bias=False"
+        if x.rank > 2 and math.prod(x.shape[1:]) == self.inputs:
+            return f"nn.Flatten() before nn.Linear({self.inputs}, {self.outputs}{bias})"
+        return f"nn.Linear({x.shape[-1]}, {self.outputs}{bias})"
+
     def emit(self, ctx: Any, x: Value) -> Value:
         if x.rank == 0:
             raise TypeInferenceError(
@@ -50,7 +57,7 @@ class Linear(Layer):
         if x.shape[-1] != self.inputs:
             raise TypeInferenceError(
                 f"Linear: x has {x.shape[-1]} features, and the layer takes {self.inputs}", expected=f"shape (..., {self.inputs})",
-                got=str(x.spec), where=ctx.here(), hint=f"nn.Linear({x.shape[-1]}, {self.outputs})",
+                got=str(x.spec), where=ctx.here(), hint=self._that_fits(x),
             )  # fmt: skip
         x, shape = ctx.computed(x), (self.outputs, self.inputs)
         weight = (

@@ -33,8 +33,14 @@ def batched(ctx: Any, layer: str, x: Value, axes: int, emit: Callable[[Value], V
 
 
 def check_channels(ctx: Any, layer: str, x: Value, channels: int, hint: str | None = None) -> None:
-    """x (N, C, …) has so many."""
+    """x (N, C, …) has so many channels; else an error with `hint`, or with what moves the channels if they are the last axis.
+
+    hint  the layer that takes x as it is
+    """
     if x.shape[1] != channels:
+        if x.shape[-1] == channels and x.rank > 2:
+            shape = (channels, *x.shape[1:-1])
+            hint = f"np.moveaxis(x, -1, {-len(shape)}) puts the channels of an array first: declare an input whose shape ends in {shape}"
         raise TypeInferenceError(
             f"{layer}: x has {x.shape[1]} channels, and the layer takes {channels}", expected=f"shape (N, {channels}, …)",
             got=str(x.spec), where=ctx.here(), hint=hint,

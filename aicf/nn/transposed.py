@@ -52,7 +52,13 @@ class _ConvTranspose(Layer):
 
     def _emit(self, ctx: Any, x: Value) -> Value:
         kind = type(self).__name__
-        check_channels(ctx, kind, x, self.in_channels, f"{kind}({x.shape[1]}, {self.out_channels}, …)")
+        check_channels(
+            ctx,
+            kind,
+            x,
+            self.in_channels,
+            f"nn.{kind}({x.shape[1]}, {self.out_channels}, {self.kernel_size})" if self.groups == 1 else None,
+        )
         x = ctx.computed(x)
         shape = (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
         weight = ctx.param("weight", shape, self.weight_init, x.dtype)

@@ -39,7 +39,9 @@ class History(InNotebook):
         if self.validation:
             step, least = min(self.validation, key=lambda found: (found[1] != found[1], found[1]))
             parts.append(f"validation {self.validation[-1][1]:.4g}, the least {least:.4g} at step {step:,}")
-        return printable(" · ".join([*parts, *([f"checkpoint {self.checkpoint}"] if self.checkpoint else [])]))
+        return printable(
+            " · ".join([*parts, *([f"checkpoint {self.checkpoint}"] if self.checkpoint else [])])
+        )
 
     def __repr__(self) -> str:
         return f"<{self}>"

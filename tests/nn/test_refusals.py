@@ -204,7 +204,7 @@ def test_an_explanation_takes_the_name_of_a_preset():
 def test_a_state_dict_is_a_mapping(state):
     refused(
         lambda: trainer("cpu").load_state_dict(state),
-        f"a state dict can't be {state!r}", "np.load('model.npz')", error=StateError,
+        f"a state dict can't be {state!r}", "aicf.load('model.safetensors')", error=StateError,
     )  # fmt: skip
 
 

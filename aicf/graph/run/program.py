@@ -69,8 +69,8 @@ class Program(Immovable, InNotebook):
     """
 
     instead = (
-        "np.savez('model.npz', **program.state_dict()) keeps what it learned, program.plan.to_json() its plan; a model can be "
-        "pickled: compile that again, and program.load_state_dict(np.load('model.npz'))"
+        "aicf.save('model.safetensors', program.state_dict()) keeps what it learned, program.plan.to_json() its plan; a model can be "
+        "pickled: compile that again, and program.load_state_dict(aicf.load('model.safetensors'))"
     )
 
     def __init__(

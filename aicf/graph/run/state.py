@@ -42,7 +42,7 @@ def checked_state(
     """(runs, arrays by name) of a state dict, for a program that uses these variables; `runs` is what there were so far."""
     if not isinstance(state, Mapping):
         raise StateError(
-            f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(np.load('model.npz'))"
+            f"a state dict can't be {state!r}", expected="arrays by name", hint="load_state_dict(aicf.load('model.safetensors'))"
         )  # fmt: skip
     runs = _checked_runs(state[RUNS]) if RUNS in state else runs
     given = {k: state.unread(k) if isinstance(state, StoredArrays) else state[k] for k in state if k != RUNS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -278,7 +278,7 @@ class Variables(Immovable, Mapping[str, Tensor]):
                     *(f"missing: {n}: {self[n].spec}" for n in missing),
                     *(f"extra: {n}" for n in extra),
                 ],
-                hint="load_state_dict(..., strict=False) loads what is common",
+                hint=self._next_step([n for n in names if n in state], state),
             )
         given = {
             n: state.unread(n) if isinstance(state, StoredArrays) else state[n] for n in names if n in state
@@ -286,6 +286,21 @@ class Variables(Immovable, Mapping[str, Tensor]):
         self._write({n: self._loadable(n, value) for n, value in given.items()})
         self._note(given, loaded=True)
         return missing
+
+    def _next_step(self, common: Sequence[str], state: Mapping[str, Any]) -> str:
+        """What to do with a state dict of other names: load what is common, if that can be loaded."""
+        misfits = []
+        for name in common:
+            try:
+                self._loadable(name, state.unread(name) if isinstance(state, StoredArrays) else state[name])
+            except StateError:
+                misfits.append(name)
+        if common and not misfits:
+            return "load_state_dict(..., strict=False) loads what is common"
+        if misfits:
+            some = ", ".join(misfits[:3]) + (", …" if len(misfits) > 3 else "")
+            return f"it is of another model: {some} {'has' if len(misfits) == 1 else 'have'} other shapes or types; compile the model that it was saved of"
+        return "it is of another model, with no name in common: compile the model that it was saved of, or rename its arrays"
 
     def _loadable(self, name: str, value: Any) -> np.ndarray | UnreadArray:
         """A host array that the variable may hold, or one that is not read yet; or StateError."""
