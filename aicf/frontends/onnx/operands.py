@@ -124,6 +124,13 @@ class Call:
             raise bad(f"{self.node.op}: {what} is {array.dtype}{list(array.shape)}", expected="integers along one axis", where=self.node.where)  # fmt: skip
         return [int(v) for v in array.reshape(-1)]
 
+    def integer(self, x: Operand, what: str) -> int:
+        """The one element of a known operand."""
+        found = self.integers(x, what) or []
+        if len(found) != 1:
+            raise bad(f"{self.node.op}: {what} has {len(found)} elements", expected="one integer", where=self.node.where)
+        return found[0]
+
     def axis(self, axis: int, rank: int) -> int:
         """An axis from 0 on."""
         if not -rank <= axis < rank:

@@ -1,18 +1,17 @@
 """Optional arguments that are 0, 0.0, False or empty are values, not absent ones: drawn calls of PyTorch, beside eager PyTorch."""
 
-import os
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from draws.seeds import rng as rng_of  # noqa: E402
+from draws.seeds import run_seed  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from aicf.frontends.torch import backend  # noqa: E402
 
-SEED = int(os.environ.get("AICF_TEST_SEED", 0))
-CALLS = 12  # of each run
+CALLS = 8  # of each run
 
 
 def _rows(rng, *shape):
@@ -154,13 +153,12 @@ def check(name, how, x):
     return True
 
 
-@pytest.mark.spec("D13")
 def test_drawn_calls_with_falsy_arguments():
-    rng = np.random.default_rng(SEED)
+    rng = rng_of("test_falsy_arguments")
     names = ["attention", *rng.choice([n for n in CALLED if n != "attention"], CALLS - 1, replace=False)]
     taken = []
     for number, name in enumerate(names):
         how = {"scale": 0.0} if number == 0 else draw(rng, name)
-        print(f"AICF_TEST_SEED={SEED}: call {number}, {name} {how}")
+        print(f"AICF_TEST_SEED={run_seed()}: call {number}, {name} {how}")
         taken.append(check(name, how, _rows(rng, 4, 6)))
     assert taken[0] and sum(taken) >= CALLS // 3

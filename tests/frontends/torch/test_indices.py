@@ -1,19 +1,18 @@
 """Which ops take negative indices, and what an index out of range raises: drawn indices, beside eager PyTorch."""
 
-import os
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from draws.seeds import rng as rng_of  # noqa: E402
+from draws.seeds import run_seed  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import aicf  # noqa: E402
 from aicf.frontends.torch import backend  # noqa: E402
 
-SEED = int(os.environ.get("AICF_TEST_SEED", 0))
 ROWS, WIDTH, COUNT = 5, 3, 4
 CALLED, DRAWS = 6, 4  # ops of a run, index tensors of each op
 
@@ -83,22 +82,21 @@ def check(name, call, function, x, indices, bad, u):
     return True
 
 
-@pytest.mark.spec("D13")
 def test_drawn_indices_of_each_op():
-    rng, refused = np.random.default_rng(SEED), 0
+    rng, refused = rng_of("test_indices"), 0
     for name in rng.choice(sorted(OPS), CALLED, replace=False):
         function = OPS[name]
         compiled = torch.compile(function, backend=backend, options={"fallback": "error"})
         x, u = (torch.tensor(rng.normal(size=(n, WIDTH)).astype(np.float32)) for n in (ROWS, COUNT))
         for _ in range(DRAWS):
             indices, bad = _indices(rng, name == "scatter of a number")
-            print(f"AICF_TEST_SEED={SEED}: {name} {indices.tolist()}")
+            print(f"AICF_TEST_SEED={run_seed()}: {name} {indices.tolist()}")
             refused += check(name, compiled, function, x, indices, bad, u)
     assert refused
 
 
 def test_drawn_indices_of_a_program():
-    rng = np.random.default_rng(SEED)
+    rng = rng_of("test_indices")
     names = [n for n in sorted(OPS) if n not in ("nll_loss", "cross_entropy")]
     for name in rng.choice(names, 3, replace=False):
         function = OPS[name]
@@ -111,5 +109,5 @@ def test_drawn_indices_of_a_program():
 
         for _ in range(DRAWS):
             indices, bad = _indices(rng, name == "scatter of a number")
-            print(f"AICF_TEST_SEED={SEED}: {name} {indices.tolist()}")
+            print(f"AICF_TEST_SEED={run_seed()}: {name} {indices.tolist()}")
             check(name, call, function, x, indices, bad, u)

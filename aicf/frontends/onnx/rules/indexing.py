@@ -119,7 +119,7 @@ def _scatter_nd(n: Call, x: Operand, indices: Operand, updates: Operand) -> Any:
 
 @rule("CumSum", "CumProd", since=11)
 def _cumulative(n: Call, x: Operand, axis: Operand) -> Any:
-    (at,) = n.integers(axis, "axis") or [0]
+    at = n.integer(axis, "axis")
     backwards, exclusive = bool(n.attr("reverse")), bool(n.attr("exclusive"))
     kind = "cumsum" if n.node.op == "CumSum" else "cumprod"
     return n.op(kind, x, axis=n.axis(at, x.rank), reverse=backwards, exclusive=exclusive)
@@ -128,7 +128,7 @@ def _cumulative(n: Call, x: Operand, axis: Operand) -> Any:
 @rule("TopK", since=10)
 def _top_k(n: Call, x: Operand, k: Operand) -> Any:
     """Sorted, which is also right where no order is asked for."""
-    (count,) = n.integers(k, "k") or [0]
+    count = n.integer(k, "k")
     return n.op("top_k", x, k=count, axis=n.axis(n.attr("axis"), x.rank), largest=bool(n.attr("largest", 1)))
 
 

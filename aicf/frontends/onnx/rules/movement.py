@@ -297,7 +297,7 @@ def _eye_like(n: Call, x: Operand) -> Any:
 
 @rule("Trilu", since=14)
 def _trilu(n: Call, x: Operand, k: Operand | None = None) -> Any:
-    at = 0 if k is None else (n.integers(k, "k") or [0])[0]
+    at = 0 if k is None else n.integer(k, "k")
     rows, columns = (n.op("iota", shape=x.shape[-2:], axis=a, dtype=DType.i64) for a in (0, 1))
     kept = "greater_equal" if n.attr("upper") else "less_equal"
     diagonal = n.op("add", rows, max(min(at, 2**62), -(2**62))) if at else rows

@@ -82,10 +82,11 @@ def _dft_along(n: Call, x: Operand, length: Operand | None, axis: int) -> Any:
     last = (*[a for a in range(rank) if a != at], at)
     real = n.op("transpose", real, perm=last)
     imaginary = None if imaginary is None else n.op("transpose", imaginary, perm=last)
-    given = (n.integers(length, "dft_length") or [0])[0] if length is not None else 0
+    given = None if length is None else n.integer(length, "dft_length")
     if inverse and onesided:
-        return _from_one_side(n, real, imaginary, given or 2 * (real.shape[-1] - 1), last)
-    size = given or real.shape[-1]
+        size = 2 * (real.shape[-1] - 1) if given is None else given
+        return _from_one_side(n, real, imaginary, size, last)
+    size = real.shape[-1] if given is None else given
     if size < 1:
         raise n.wrong(f"dft_length is {size}")
     real, imaginary = _of_length(n, real, size), _of_length(n, imaginary, size)
@@ -117,7 +118,7 @@ def _dft_of_an_attribute(n: Call, x: Operand, length: Operand | None = None) -> 
 
 @rule("DFT", since=20)
 def _dft(n: Call, x: Operand, length: Operand | None = None, axis: Operand | None = None) -> Any:
-    return _dft_along(n, x, length, -2 if axis is None else (n.integers(axis, "axis") or [-2])[0])
+    return _dft_along(n, x, length, -2 if axis is None else n.integer(axis, "axis"))
 
 
 @rule("STFT", since=17)
@@ -129,10 +130,10 @@ def _stft(
         raise n.wrong(f"{list(x.shape)} is no batch of signals")
     size = x.shape[1]
     if length is not None:
-        size = (n.integers(length, "frame_length") or [0])[0]
+        size = n.integer(length, "frame_length")
     elif window is not None:
         size = window.shape[0]
-    by = (n.integers(step, "frame_step") or [0])[0]
+    by = n.integer(step, "frame_step")
     if by < 1 or not 1 <= size <= x.shape[1] or (window is not None and window.shape != (size,)):
         raise n.wrong(f"frames of {size}, every {by}, do not fit {list(x.shape)}")
     starts = np.arange(0, x.shape[1] - size + 1, by)
