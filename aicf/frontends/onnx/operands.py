@@ -128,7 +128,11 @@ class Call:
         """The one element of a known operand."""
         found = self.integers(x, what) or []
         if len(found) != 1:
-            raise bad(f"{self.node.op}: {what} has {len(found)} elements", expected="one integer", where=self.node.where)
+            raise bad(
+                f"{self.node.op}: {what} has {len(found)} elements",
+                expected="one integer",
+                where=self.node.where,
+            )
         return found[0]
 
     def axis(self, axis: int, rank: int) -> int:

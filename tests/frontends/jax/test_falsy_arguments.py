@@ -54,7 +54,9 @@ def check(rng, name):
     want = jax.jit(lambda x: function(x, **how))(x)
     got = aicf.jax.jit(lambda x: function(x, **how))(x)
     for ours, theirs in zip(jax.tree_util.tree_leaves(got), jax.tree_util.tree_leaves(want), strict=True):
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-5, atol=1e-5, err_msg=f"{name} {how}")
+        np.testing.assert_allclose(
+            np.asarray(ours), np.asarray(theirs), rtol=1e-5, atol=1e-5, err_msg=f"{name} {how}"
+        )
 
 
 def test_drawn_calls_with_falsy_arguments():

@@ -72,7 +72,11 @@ def _node(rng, op):
     given_types = [(k, v.shape, helper.np_dtype_to_tensor_dtype(v.dtype)) for k, v in feeds.items()]
     outputs = [helper.make_value_info("y", helper.make_tensor_type_proto(0, None))]
     outputs[0].ClearField("type")
-    return model([made], given_types, outputs, weights, opset), feeds, (op, names, given, {k: v.tolist() for k, v in weights.items()})
+    return (
+        model([made], given_types, outputs, weights, opset),
+        feeds,
+        (op, names, given, {k: v.tolist() for k, v in weights.items()}),
+    )
 
 
 def check(rng, op):
