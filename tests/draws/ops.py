@@ -85,6 +85,13 @@ class OpCase:
         sizes = [math.prod(s) for s in self.shapes if s is not None] + [math.prod(s.shape) for s in specs]
         return max([1, *sizes]) <= LARGEST
 
+    def has_values(self) -> bool:
+        """Whether the op draws operands of these shapes: some of its own draws are of few shapes."""
+        try:
+            return bool(self.operands() or True)
+        except (ValueError, IndexError):
+            return False
+
     def operands(self) -> list[Laid | None]:
         """The operands in their memory."""
         rng, schema, made = seeded(self.seed, self.op), self.schema, []
@@ -170,7 +177,7 @@ def draw(rng: np.random.Generator, where: str = "cpu", op: str | None = None) ->
             case, layouts=tuple(layout(rng) for _ in case.shapes), results=str(rng.choice(["dense"] * 4 + ["offset", "padded", "stepped"])),
             values=str(rng.choice(VALUES, p=[0.4, 0.2, 0.15, 0.25])), over=bool(schema.alias and rng.random() < 0.3),
         )  # fmt: skip
-        if case.fits():
+        if case.fits() and case.has_values():
             return case
     return None
 
@@ -330,7 +337,7 @@ def smaller(case: OpCase) -> Iterator[OpCase]:
         if not decl.required and dict(case.attrs).get(decl.name, decl.default) != decl.default:
             simpler.append(replace(case, attrs=tuple((k, v) for k, v in case.attrs if k != decl.name)))
     for other in simpler:
-        if other != case and other.fits():
+        if other != case and other.fits() and other.has_values():
             yield other
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from draws.graphs import unfused
 from hypothesis import given
 from hypothesis import strategies as st
 from nn.mlp import LAYERS, batch_of, host, mlp, on_each_device, trainer
@@ -20,7 +20,7 @@ from aicf.graph.emit.passes import lower
 from aicf.graph.fuse import form_regions
 from aicf.graph.fuse.schedule import schedule
 from aicf.registry.select import Selector
-from aicf.registry.variant import Reject, one_op
+from aicf.registry.variant import Reject
 from aicf.rows import LENGTH_LIMIT
 from examples import examples
 
@@ -335,20 +335,6 @@ def test_the_bias_is_told_from_its_length_and_the_trace_says_which(device, size,
     b = program.get("0.b").astype(float)
     want = np.maximum(x @ program.get("0.w").astype(float) + (b[:, None] if kind == "PerM" else b), 0)
     np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), want, rtol=1e-4, atol=1e-5)
-
-
-def unfused(device: str) -> aicf.KernelRegistry:
-    """The real variants, each held to one op."""
-
-    def alone(v):
-        def accepts(region):
-            yield one_op(region)
-            yield from v.accepts(region)
-
-        return replace(v, accepts=accepts, takes=tuple(t for t in v.takes if "+" not in t and t != "maps"))
-
-    real = [v for v in aicf.default_registry() if v.device == device]
-    return aicf.KernelRegistry(held for v in real if (held := alone(v)).takes or not v.takes)
 
 
 @pytest.mark.sample(1)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from draws.graphs import unfused
 from nn.mlp import on_each_device
 
 import aicf
@@ -16,7 +17,6 @@ from aicf.rows import read
 from aicf.types import DType
 
 from .chains import Fn
-from .test_fusion import unfused
 
 ROWS, COLUMNS = 16, 125
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws.graphs import unfused
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from nn.mlp import on_each_device
@@ -39,7 +40,6 @@ from examples import examples
 from .dags import RULES, Dag, Model, Step, compiled, dags, exact
 from .forming import chain, formed, registries, unreadable
 from .interpret import by_ops, by_program
-from .test_fusion import unfused
 
 CPU = preset("cpu")
 

@@ -1,176 +1,47 @@
-"""Whole programs drawn at random, run as kernels.
-
-A program is data: inputs, states and steps, each value with a name, so that a step is dropped by its name. Its oracle is in
-balls.py; a step whose bound would say next to nothing is not drawn.
-"""
+"""Random whole programs: fused, strict and one kernel per op, against float64 with a bound on the error of each element."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import aicf
-from aicf.ops.schema import schema_of
+from aicf.errors import AicfError
+from aicf.ops.schema import DISCONTINUOUS, ELEMENTWISE, OpSchema, schemas
+from aicf.registry.variant import one_op
 from aicf.types import DType, TensorSpec
 
+from .attributes import changed_attributes
 from .balls import ACTS, BINARY, ORACLES, UNARY, Ball
+from .extents import renamed
+from .programs import (
+    BF16,
+    F16,
+    F32,
+    I32,
+    IN_PLACE,
+    LARGEST,
+    MOST_ELEMENTS,
+    Fed,
+    Program,
+    Step,
+    computed,
+    program_script,
+    simpler,
+    wrong,
+)
 
-F32, F16, BF16, I32 = DType.f32, DType.f16, DType.bf16, DType.i32
-LARGEST, MOST_ELEMENTS = 200.0, 1500
-IN_PLACE = {"add_gradient", "sgd_step"}
-
-# --- programs ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Step:
-    """One op; its result is called `name`. Operands are names of values, numbers, or None."""
-
-    name: str
-    kind: str
-    operands: tuple[str | float | None, ...]
-    attrs: tuple[tuple[str, Any], ...] = ()
-
-    def __str__(self) -> str:
-        given = [o if isinstance(o, str) else repr(o) for o in self.operands]
-        return f"{self.name} = ctx.{self.kind}({', '.join([*given, *(f'{k}={v!r}' for k, v in self.attrs)])})"
-
-
-@dataclass(frozen=True)
-class Fed:
-    """An input, or a state that a step writes over. Its numbers follow from its name and the program's seed."""
-
-    name: str
-    spec: TensorSpec
-    below: int = 0  # indices: what they are less than
-
-    def array(self, seed: int) -> np.ndarray:
-        rng = np.random.default_rng([seed, *self.name.encode()])
-        if self.below:
-            return rng.integers(-self.below, self.below, self.spec.shape).astype(np.int32)
-        values = rng.normal(size=self.spec.shape) * rng.choice([0.3, 1.0, 3.0])
-        return values.astype(np.float32).astype(self.spec.dtype.numpy)
-
-
-@dataclass(frozen=True)
-class Program:
-    """`outputs` are names of steps. It is a model as well: what `aicf.compile` takes."""
-
-    seed: int
-    fed: tuple[Fed, ...]
-    states: tuple[Fed, ...]
-    steps: tuple[Step, ...]
-    outputs: tuple[str, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def inputs(self) -> dict[str, TensorSpec]:
-        return {f.name: f.spec for f in self.fed}
-
-    def emit(self, ctx: Any, inputs: Mapping[str, Any]) -> Any:
-        pool = dict(inputs)
-        for f in self.states:
-            pool[f.name] = ctx.state(
-                f.name, f.spec.shape, lambda shape, rng, f=f: f.array(self.seed), f.spec.dtype
-            )
-        for step in self.steps:
-            given = [pool[o] if isinstance(o, str) else o for o in step.operands]
-            made = ctx.op(step.kind, *given, **dict(step.attrs))
-            pool[step.name] = made[0] if isinstance(made, tuple) else made
-            if step.kind in IN_PLACE:
-                for result, (operand, _) in schema_of(step.kind).alias.items():
-                    ctx.update(given[operand], made[result] if isinstance(made, tuple) else made)
-        for name in self.outputs[1:]:
-            ctx.builder.output(name, pool[name])
-        return pool[self.outputs[0]]
-
-    def exact(self, types: dict[str, DType] | None = None) -> dict[str, Ball]:
-        """Every value by name; what a state is at the end under its own name. Their element types go into `types`."""
-        pool = {f.name: Ball.of(f.array(self.seed).astype(np.float64)) for f in (*self.fed, *self.states)}
-        ends = {}
-        types = {} if types is None else types
-        types.update({f.name: f.spec.dtype for f in (*self.fed, *self.states)})
-        with np.errstate(all="ignore"):
-            for step in self.steps:
-                pool[step.name] = made = computed(step, pool, types)
-                if step.kind in IN_PLACE:
-                    ends[step.operands[0]] = made
-                    if step.kind == "sgd_step":  # without momentum the velocity is the gradient
-                        ends[step.operands[2]] = pool[step.operands[1]]
-        return pool | ends
-
-    def run(self, **how: Any) -> dict[str, np.ndarray]:
-        compiled = aicf.compile(replace(self), device="cpu", **how)  # a model of its own: no other's states
-        made = compiled.run({f.name: f.array(self.seed) for f in self.fed})
-        found = {n: made["output" if n == self.outputs[0] else n].numpy() for n in self.outputs}
-        return found | {f.name: compiled.get(f.name) for f in self.states}
-
-    def __str__(self) -> str:
-        told = [f"{f.name} = ctx.input({f.name!r}, {f.spec.shape}, {str(f.spec.dtype)!r})" for f in self.fed]
-        told += [f"{f.name} = ctx.state({f.name!r}, {f.spec.shape}, …)" for f in self.states]
-        return "\n".join(
-            [f"seed {self.seed}", *told, *map(str, self.steps), f"outputs {', '.join(self.outputs)}"]
-        )
-
-    def without(self, name: str) -> Program | None:
-        """Without a step and all that reads it; None if nothing is left."""
-        gone, kept = {name}, []
-        for step in self.steps:
-            if step.name in gone or gone.intersection(o for o in step.operands if isinstance(o, str)):
-                gone.add(step.name)
-            else:
-                kept.append(step)
-        return self.having(kept, [n for n in self.outputs if n not in gone])
-
-    def given(self, name: str) -> Program | None:
-        """With an input in place of what a step makes; None where that is an output, or no float."""
-        types: dict[str, DType] = {}
-        shape = self.exact(types)[name].v.shape
-        if name in self.outputs or types[name].kind != "float":
-            return None
-        fed = (*self.fed, Fed(name, TensorSpec(shape, types[name])))
-        return replace(self, fed=fed).having([s for s in self.steps if s.name != name], list(self.outputs))
-
-    def having(self, steps: list[Step], outputs: list[str]) -> Program | None:
-        """Of these steps what the outputs and states need."""
-        needed, kept = set(outputs), []
-        for step in reversed(steps):
-            if step.name in needed or step.kind in IN_PLACE:
-                needed.update(o for o in step.operands if isinstance(o, str))
-                kept.append(step)
-        if not outputs:
-            return None
-        fed, states = (tuple(f for f in all if f.name in needed) for all in (self.fed, self.states))
-        return replace(
-            self, fed=fed or self.fed[:1], states=states, steps=tuple(kept[::-1]), outputs=tuple(outputs)
-        )
-
-
-def computed(step: Step, pool: Mapping[str, Ball], types: dict[str, DType]) -> Ball:
-    """What a step makes, as it is stored; its type goes into `types`."""
-    own = next((types[o] for o in step.operands if isinstance(o, str) and types[o] is not DType.bool), F32)
-    attrs = dict(step.attrs)
-    given = []
-    for o in step.operands:
-        number = Ball.of(0.0 if o is None or isinstance(o, str) else o).stored(own)
-        given.append(pool[o] if isinstance(o, str) else None if o is None else number)
-    types[step.name] = DType.from_id(attrs["dtype"]) if step.kind == "convert" else own
-    if step.kind in ("greater", "less_equal"):
-        types[step.name] = DType.bool
-    if step.kind in ("add_gradient", "sgd_step"):
-        types[step.name] = F32
-    return ORACLES[step.kind](*given, **attrs).stored(types[step.name])
-
+NAME, DEVICES = "graphs", ("cpu", "cuda")
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 RULES = {
     "unary": 6, "binary": 6, "number": 2, "ratio": 1, "broadcast": 1, "reduce": 4, "rows": 4, "gemm": 2, "transpose": 2, "slice": 2,
-    "reverse": 1, "reshape": 2, "pad": 1, "concatenate": 1, "gather": 1, "convert": 1, "choose": 1, "step": 1,
+    "reverse": 1, "reshape": 2, "pad": 1, "concatenate": 1, "gather": 1, "convert": 1, "choose": 1, "step": 1, "registered": 5,
 }  # fmt: skip
 
 
@@ -192,8 +63,7 @@ class _Drawer:
         self.fresh(self.shape(int(self.rng.choice([1, 2, 3, 4], p=[0.1, 0.5, 0.3, 0.1]))))
 
     def program(self, count: int) -> Program:
-        rules = [r for r in RULES if r not in ("concatenate", "gather") or known(r)]
-        chances = np.array([RULES[r] for r in rules], float)
+        rules, chances = list(RULES), np.array(list(RULES.values()), float)
         for _ in range(20 * count):
             if len(self.steps) >= count:
                 break
@@ -465,12 +335,44 @@ class _Drawer:
             self.gone.add(momentum)
         self.gone.add(s)
 
+    def _registered(self) -> None:
+        """Any op of floats, with the attributes of a sample, or others, and extents that fit the value."""
+        x = self.pick()
+        if x is None:
+            return
+        schema, shape = self.of(registered()), self.pool[x].v.shape
+        sample = self.of(schema.sample_specs)
+        shapes, attrs = tuple(sample["shapes"]), dict(sample["attrs"])
+        if ELEMENTWISE in schema.traits:
+            operands: list[str | None] = [x, *(self._beside(x) for _ in shapes[1:])]
+        else:
+            if shapes[0] is None or len(shapes[0]) != len(shape):
+                return
+            shapes, attrs = renamed(shapes, attrs, dict(zip(shapes[0], shape)), self.chance(0.7))
+            shapes = (shape, *shapes[1:])
+            if not self._fits(schema, shapes, attrs):
+                return
+            operands = [x, *(None if s is None else self.fresh(s) for s in shapes[1:])]
+        if self.chance(0.3):
+            attrs = changed_attributes(schema, attrs, [self.pool[o].v.shape for o in operands if o], self.rng)
+        self.add(schema.name, *operands, **attrs)
 
-def known(kind: str) -> bool:
-    try:
-        return bool(schema_of(kind))
-    except aicf.AicfError:
-        return False
+    def _fits(self, schema: OpSchema, shapes: Any, attrs: dict[str, Any]) -> bool:
+        specs = [None if s is None else TensorSpec(s, self.dtype) for s in shapes]
+        try:
+            made = schema.infer(specs, schema.pack(schema.normalized(specs, attrs)))
+        except AicfError:
+            return False
+        return math.prod(made[0].shape) <= MOST_ELEMENTS
+
+
+def registered() -> list[OpSchema]:
+    """Ops of floats that do not jump, write nothing in place, and have no oracle in balls.py: their references are it."""
+    return [
+        s for s in schemas()
+        if s.name not in ORACLES and s.sample_specs and s.reference_fn and s.operands and not s.has_body
+        and all(how != "must" for _, how in s.alias.values()) and DISCONTINUOUS not in s.traits and all({F32, F16, BF16} <= d.type.dtypes for d in s.operands)
+    ]  # fmt: skip
 
 
 def _broadcasts(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -482,54 +384,65 @@ def _broadcasts(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def drawn(seed: int, most: int = 12) -> Program:
+    """The program of a seed, of at most so many steps."""
     drawer = _Drawer(seed)
     return drawer.program(int(drawer.rng.integers(2, most + 1)))
 
 
-# --- failures ---------------------------------------------------------------------------------------------------------
+def draw(rng: np.random.Generator, where: str = "cpu") -> Program:
+    """A program of up to 30 steps."""
+    return drawn(int(rng.integers(2**31)), 30)
 
 
-def wrong(found: np.ndarray, ball: Ball) -> str | None:
-    """What is outside of its ball; infinities and NaN have to be where they are exactly."""
-    got = found.astype(np.float64)
-    if got.shape != ball.v.shape:
-        return f"shape {got.shape}, expected {ball.v.shape}"
-    plain = np.isfinite(ball.v) & np.isfinite(ball.e)
-    with np.errstate(invalid="ignore"):
-        bad = np.where(
-            plain, ~(np.abs(got - ball.v) <= ball.e), ~((got == ball.v) | np.isnan(ball.v) & np.isnan(got))
-        )
-    bad &= plain | ~np.isfinite(ball.v)  # a bound that is infinite says nothing
-    if not bad.any():
-        return None
-    at = tuple(int(n) for n in np.argwhere(bad)[0])
-    return f"{int(bad.sum())} of {bad.size} wrong; at {at} {got[at]!r}, expected {ball.v[at]!r} within {ball.e[at]:.3g}"
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+def unfused(device: str) -> aicf.KernelRegistry:
+    """The real variants, each held to one op."""
+
+    def alone(v: Any) -> Any:
+        def accepts(region: Any) -> Any:
+            yield one_op(region)
+            yield from v.accepts(region)
+
+        return replace(v, accepts=accepts, takes=tuple(t for t in v.takes if "+" not in t and t != "maps"))
+
+    real = [v for v in aicf.default_registry() if v.device == device]
+    return aicf.KernelRegistry(one for v in real if (one := alone(v)).takes or not v.takes)
+
+
+def check(program: Program, where: str = "cpu") -> str | None:
+    """The first thing that is wrong with a program, in any mode; None if nothing is."""
+    modes: dict[str, dict[str, Any]] = {
+        "fused": {}, "strict": {"numerics": "strict"}, "unfused": {"numerics": "strict", "registry": unfused(where)},
+    }  # fmt: skip
+    want, found = program.exact(), {}
+    for mode, how in modes.items():
+        try:
+            found[mode] = program.run(device=where, **how)
+        except Exception as error:
+            return f"{mode}: {type(error).__name__}: {error}"
+        for name, array in found[mode].items():
+            if said := wrong(array, want[name]):
+                return f"{mode}: {name}: {said}"
+    for name, array in found["strict"].items():
+        if array.tobytes() != found["unfused"][name].tobytes():
+            return f"strict: {name} has not the bits of one kernel per op"
+    return None
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """With fewer outputs or steps."""
+    return simpler(program)
+
+
+def script(program: Program, where: str = "cpu") -> str:
+    """The program as a model, and what NumPy computes in float64."""
+    return program_script(program, where)
 
 
 def shrunk(program: Program, fails: Callable[[Program], str | None]) -> Program:
     """The same failure with fewer outputs and steps."""
-    changed = True
-    while changed:
-        changed = False
-        fewer = [
-            program.having(list(program.steps), [n for n in program.outputs if n != o])
-            for o in program.outputs
-        ]
-        smaller = [program.without(s.name) for s in reversed(program.steps)]
-        outputs = [
-            program.having(list(program.steps), [o])
-            for s in program.steps
-            for o in s.operands
-            if o in {t.name for t in program.steps}
-        ]
-        given = [program.given(s.name) for s in program.steps if s.kind not in IN_PLACE]
-        for candidate in [*fewer, *smaller, *outputs, *given]:
-            if (
-                candidate
-                and (len(candidate.steps), len(candidate.outputs))
-                < (len(program.steps), len(program.outputs))
-                and fails(candidate)
-            ):
-                program, changed = candidate, True
-                break
+    while other := next(filter(fails, simpler(program)), None):
+        program = other
     return program
