@@ -2,7 +2,7 @@
 
 Each channel is a logger, `aicf.plan` and so on, and says nothing unless AICF_LOGS, or `logs()`, names it. A record has its
 `event` and its `fields` as attributes, so that handlers of the user's own need not read text. If nobody has configured
-`logging`, lines go to the standard error.
+`logging`, lines go to the standard error. A level that the user sets, `logging.getLogger("aicf.plan").setLevel(...)`, holds.
 
 select   each choice of a kernel: op, kernel, tensors, stream; in detail the other candidates, and the kernels rejected
 fusion   each region: its ops and why it ended; in detail each step's rows and how many candidates it left
@@ -10,7 +10,7 @@ plan     each plan that is made: sizes, kernels, memory, and why
 capture  what is captured, what is not and why, the first replay, and what made it invalid
 cache    each kernel compiled, in how many seconds, or read from disk; in detail what is found in memory
 tune     each measurement
-ranks    who was turned away where ranks meet; where rank 0 listens
+ranks    connections that rank 0 rejected; where it listens
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from . import config
 from .text import visible
 
 ROOT = logging.getLogger("aicf")
+_LEVELS: dict[str, int] = {}  # by logger: the level that was set here, not by the user
 
 
 def logs(channels: str | None = "", json: str | os.PathLike[str] | None = None) -> None:
@@ -56,10 +57,22 @@ def tell(channel: str, event: str, text: str, level: int = logging.INFO, **field
     if wanted is None or level < wanted:
         return
     log = logging.getLogger(f"aicf.{channel}")
-    if not log.isEnabledFor(wanted):
-        log.setLevel(wanted)
+    _open(log, wanted)
+    if not log.isEnabledFor(level):
+        return
     _arrange(log)
     log.log(level, "%s", text, extra={"event": event, "fields": fields})
+
+
+def _open(log: logging.Logger, wanted: int) -> None:
+    """Let records of the channel's level through, unless the user has set a level of this logger, or of `aicf`: that one holds."""
+    if log.level not in (logging.NOTSET, _LEVELS.get(log.name)):
+        return
+    if ROOT.level != logging.NOTSET:
+        log.setLevel(logging.NOTSET)
+    elif not log.isEnabledFor(wanted):
+        log.setLevel(wanted)
+        _LEVELS[log.name] = wanted
 
 
 def warn(channel: str, event: str, text: str, **fields: Any) -> None:

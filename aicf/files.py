@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,16 +38,109 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """A fresh file beside the target, which takes its place when the block ends: whoever reads sees the old one or the new one, whole. If
-    the block raises, nothing is left of it."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    os.close(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+def replacing(target: Path, folder: bool = False) -> Iterator[Path]:
+    """A fresh file next to the target, or a fresh folder, which replaces the target when the block ends: whoever reads sees the old one or
+    the new one, complete. If the block raises, nothing is left of it; after a process that was killed, the next such block removes what
+    it left."""
+    _remove_orphans(target)
+    fresh, lock = _fresh(target, folder)
     try:
-        yield beside
-        os.replace(beside, target)
+        yield fresh
+        os.replace(fresh, target)
     finally:
-        beside.unlink(missing_ok=True)
+        _remove(fresh)
+        if lock is not None:
+            os.close(lock)
+
+
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.tmp", re.DOTALL)
+
+
+def _fresh(target: Path, folder: bool) -> tuple[Path, int | None]:
+    """A new file or folder that this process has locked, with the descriptor that has the lock; None where there are no locks."""
+    while True:
+        fresh = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        if folder:
+            fresh.mkdir()
+        try:
+            file = os.open(fresh, os.O_RDONLY | (0 if folder else os.O_CREAT | os.O_EXCL), 0o666)
+        except OSError:
+            if not folder:
+                raise
+            if fresh.exists():  # where folders can't be opened, as on Windows
+                return fresh, None
+            continue  # another process took it for an orphan
+        locked = _lock(file)
+        if locked is None:
+            os.close(file)
+            return fresh, None
+        if locked and _is_file(fresh, file):
+            return fresh, file
+        os.close(file)  # another process took it for an orphan before it was locked
+
+
+def _remove_orphans(target: Path) -> None:
+    """Remove what killed processes have left: temporary files named as the target but for numbers, whose writer is neither alive on this
+    machine nor has the lock, as one on another machine has."""
+    name, folder = _without_numbers(target.name), target.parent
+    with suppress(OSError, ValueError):
+        for entry in os.listdir(folder):
+            match = TEMPORARY.fullmatch(entry)
+            if match and _without_numbers(match["name"]) == name and not _is_alive(int(match["pid"])):
+                _remove_unless_locked(folder / entry)
+
+
+def _remove_unless_locked(path: Path) -> None:
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        try:
+            if _lock(file) and _is_file(path, file):
+                _remove(path)
+        finally:
+            os.close(file)
+
+
+def _remove(path: Path) -> None:
+    """A file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _lock(file: int) -> bool | None:
+    """Whether this process now has the lock of an open file; None where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
+def _is_file(path: Path, file: int) -> bool:
+    """Whether the path still names an open file."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
+    except FileNotFoundError:
+        return False
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -61,9 +156,26 @@ class Bad(Exception):
 def parse_json(text: str) -> Any:
     """The data; ValueError if it is no JSON, or says something twice, or is too deep for Python's parser."""
     try:
-        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_unique)
+        data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_unique)
     except RecursionError as error:
         raise ValueError(f"it is nested too deeply: {error}") from None
+    check_depth(data)
+    return data
+
+
+DEPTH = 100  # containers in containers: functions that walk the data call themselves so often
+
+
+def check_depth(data: Any) -> None:
+    """ValueError if data of JSON is deeper than any file of ours."""
+    level = [data]
+    for _ in range(DEPTH + 1):
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        if not inner:
+            return
+        level = [one for several in inner for one in several]
+    raise ValueError(f"it is nested too deeply: more than {DEPTH} levels")
+
 
 
 def _no_number(constant: str) -> NoReturn:

@@ -328,3 +328,40 @@ channels.tell("plan", "made", "mine")
     assert json.loads(line)["size"] == 3
     assert mine == "USER mine", "the user's handler alone"
     assert ran.stdout == ""
+
+
+# --- levels of the user's -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_levels_that_the_user_sets_hold(monkeypatch, seed):
+    """A drawn order of settings, levels and records; a record is heard if AICF_LOGS asks for it and the user's level lets it through."""
+    rng, heard = np.random.default_rng(seed), []
+    monkeypatch.setenv("AICF_LOGS", "")
+    levels = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+    loggers = {name: logging.getLogger(name) for name in ("aicf", "aicf.plan", "aicf.fusion")}
+    listener = logging.Handler()
+    listener.emit = lambda record: heard.append(record.getMessage())
+    loggers["aicf"].addHandler(listener)
+    own = dict.fromkeys(loggers, logging.NOTSET)
+    wanted: dict[str, int] = {}
+    try:
+        for n in range(30):
+            match rng.integers(4):
+                case 0:
+                    signs = {name: ("+", "", "-")[rng.integers(3)] for name in ("plan", "fusion") if rng.integers(3)}
+                    monkeypatch.setenv("AICF_LOGS", ",".join(f"{sign}{name}" for name, sign in signs.items()))
+                    wanted = {f"aicf.{name}": config.LEVELS[sign] for name, sign in signs.items()}
+                case 1:
+                    name = list(loggers)[rng.integers(3)]
+                    own[name] = (*levels, logging.NOTSET)[rng.integers(5)]
+                    loggers[name].setLevel(own[name])
+                case _:
+                    channel, level = ("plan", "fusion")[rng.integers(2)], levels[rng.integers(4)]
+                    channels.tell(channel, "drawn", str(n), level)
+                    name = f"aicf.{channel}"
+                    expected = name in wanted and level >= max(wanted[name], own[name] or own["aicf"])
+                    assert (str(n) in heard) == expected, (seed, n, name, level, wanted, own)
+    finally:
+        loggers["aicf"].removeHandler(listener)
+        loggers["aicf"].setLevel(logging.NOTSET)

@@ -2,7 +2,7 @@
 
 Rank 0 sends a nonce. The rank answers with its number, a nonce of its own, and a digest of all that under the token; rank 0 proves in the
 same way that it has the token. Messages have a fixed size, several strangers are read side by side, and none of them for longer than
-`PATIENCE`: whoever has no token delays nothing, is logged, and turned away.
+`PATIENCE`: whoever has no token delays nothing, is logged and rejected.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Door:
             waiting.register(self._server, selectors.EVENT_READ)
             while missing and (now := time.monotonic()) < until:
                 for guest in [g for g in self._guests.values() if g.until <= now]:
-                    self._turn_away(
+                    self._reject(
                         waiting, guest, f"{len(guest.data)} of {HELLO.size} bytes in {PATIENCE:g} s"
                     )
                 first = min((g.until for g in self._guests.values()), default=until)
@@ -91,7 +91,7 @@ class Door:
                             missing.discard(rank)
                             yield rank, known.socket
             for guest in list(self._guests.values()):
-                self._turn_away(waiting, guest, "all ranks are here")
+                self._reject(waiting, guest, "all ranks are here")
 
     def _greet(self, waiting: selectors.BaseSelector) -> None:
         try:
@@ -104,7 +104,7 @@ class Door:
         self._guests[made] = guest
         waiting.register(made, selectors.EVENT_READ, made)
         if len(self._guests) > GUESTS:
-            self._turn_away(waiting, next(iter(self._guests.values())), "too many others that prove nothing")
+            self._reject(waiting, next(iter(self._guests.values())), "too many others that prove nothing")
 
     def _heard(self, waiting: selectors.BaseSelector, guest: _Guest) -> bool:
         """Whether all of its hello is here. No more than that is read."""
@@ -113,11 +113,11 @@ class Door:
         except BlockingIOError:
             return False
         except OSError as error:
-            self._turn_away(waiting, guest, str(error))
+            self._reject(waiting, guest, str(error))
             return False
         guest.data += part
         if not part:
-            self._turn_away(
+            self._reject(
                 waiting, guest, f"it closed its connection after {len(guest.data)} of {HELLO.size} bytes"
             )
         return len(guest.data) == HELLO.size
@@ -129,10 +129,10 @@ class Door:
         rank, size, nonce, proof = HELLO.unpack(guest.data)
         due = _proof(self.world, self.purpose, "rank", rank, size, guest.nonce, nonce)
         if not hmac.compare_digest(proof, due):
-            self._turn_away(waiting, guest, "it does not have this run's token")
+            self._reject(waiting, guest, "it does not have this run's token")
             return None
         if size != self.world.size or rank not in missing:
-            self._turn_away(waiting, guest, f"it is rank {rank} of {size}, which is not waited for")
+            self._reject(waiting, guest, f"it is rank {rank} of {size}, which is not waited for")
             return None
         waiting.unregister(guest.socket)
         del self._guests[guest.socket]
@@ -145,7 +145,7 @@ class Door:
             return None
         return rank
 
-    def _turn_away(self, waiting: selectors.BaseSelector, guest: _Guest, why: str) -> None:
+    def _reject(self, waiting: selectors.BaseSelector, guest: _Guest, why: str) -> None:
         with suppress(OSError):
             guest.socket.send(REFUSED)
         waiting.unregister(guest.socket)
@@ -154,7 +154,7 @@ class Door:
         self._strangers += 1
         if self._strangers <= LOGGED:
             more = "; others are not logged" if self._strangers == LOGGED else ""
-            text = f"rank 0 turned a connection from {guest.where} away: {why}{more}"
+            text = f"rank 0 rejected a connection from {guest.where}: {why}{more}"
             channels.warn("ranks", "stranger", text, where=guest.where, why=why)
 
 

@@ -22,7 +22,7 @@ class World:
     address  of rank 0, as a host name or an IP address
     port     where rank 0 listens
     told_by  the launcher
-    token    what all ranks of the run have and nobody else has: rank 0 turns away who can't prove it
+    token    what all ranks of the run have and nobody else has: rank 0 rejects who can't prove it
     """
 
     rank: int = 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from .. import weights
 from ..errors import StateError
+from ..files import check_depth, replacing
 from ..types import TensorSpec
 from ..weights import StoredArrays
 
@@ -84,6 +84,7 @@ def read_config(path: Path) -> dict[str, Any]:
         )
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
+        check_depth(found)
     except (OSError, ValueError, RecursionError) as error:
         raise StateError(f"{place} can't be read", got=str(error)) from None
     if not isinstance(found, dict):
@@ -127,21 +128,19 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Written, most: int) 
         raise StateError(
             f"there is something at {folder}", expected="a folder that is empty, or not there yet"
         )
-    try:
-        beside = folder.resolve().parent / f".{folder.name}.{os.getpid()}.{secrets.token_hex(4)}"
-        beside.mkdir()
-    except OSError as error:
-        raise StateError(
-            f"{folder} can't be written: {error.strerror}", hint="name a folder in one that is there"
-        ) from None
-    try:
-        (beside / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        # transformers reads no file without its format
-        weights.save(beside / WHOLE, tensors, {"format": "pt"}, max_shard_bytes=most)
-        os.replace(beside, folder.resolve())
-    except OSError as error:
-        raise StateError(
-            f"{folder} can't be written: {error.strerror}", hint="make room, or name another folder"
-        ) from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            fresh = stack.enter_context(replacing(folder.resolve(), folder=True))
+        except OSError as error:
+            raise StateError(
+                f"{folder} can't be written: {error.strerror}", hint="name a folder in one that is there"
+            ) from None
+        try:
+            (fresh / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            # transformers reads no file without its format
+            weights.save(fresh / WHOLE, tensors, {"format": "pt"}, max_shard_bytes=most)
+            stack.close()  # replaces what is there
+        except OSError as error:
+            raise StateError(
+                f"{folder} can't be written: {error.strerror}", hint="make room, or name another folder"
+            ) from None

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import weights
 from ..errors import StateError
+from ..files import parse_json
 
 NAME = re.compile(r"step-(\d{8,})\.safetensors")
 KEY = "aicf.training"  # of what is kept in the file's metadata
@@ -101,9 +102,9 @@ def place_of(path: str | Path) -> Progress:
     """How far the run was that wrote a checkpoint; StateError if another wrote the file."""
     told: Any = weights.metadata(path).get(KEY)
     try:
-        found = json.loads(told)
+        found = parse_json(told)
         place = Progress(**found)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         raise StateError(
             f"{path} is no checkpoint of a training run", expected=f"{', '.join(f.name for f in fields(Progress))} in its metadata",
             hint="program.load_state_dict(aicf.load(path)) takes weights alone",

@@ -76,7 +76,7 @@ def _step(line: str) -> int:
     """Of a line; 0 of one that is no row, such as CSV's head or one that was cut off."""
     try:
         return int(json.loads(line)["step"] if line.startswith("{") else line.partition(",")[0])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Who connects to rank 0 without the run's token: turned away, logged, and neither run nor ranks notice. What strangers do is drawn."""
+"""Who connects to rank 0 without the run's token: rejected, logged, and neither run nor ranks notice. What strangers do is drawn."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_strangers_neither_stop_nor_corrupt_a_run(seed, caplog):
     assert found == [[[[n, turn] for n in range(size)] for turn in range(3)]] * size, seed
     assert time.monotonic() - begun < joining.PATIENCE, "a stranger delayed the run"
     told = [record.getMessage() for record in caplog.records]
-    assert told and all("rank 0 turned a connection from 127.0.0.1:" in text for text in told), seed
+    assert told and all("rank 0 rejected a connection from 127.0.0.1:" in text for text in told), seed
     assert len(told) <= joining.LOGGED and not any("secret" in text for text in told)
     with pytest.raises(OSError):  # nothing listens once all ranks are there
         socket.create_connection(("127.0.0.1", first.port), timeout=1)
