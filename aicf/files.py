@@ -170,12 +170,13 @@ def check_depth(data: Any) -> None:
     """ValueError if data of JSON is deeper than any file of ours."""
     level = [data]
     for _ in range(DEPTH + 1):
-        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        inner = [
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))
+        ]
         if not inner:
             return
         level = [one for several in inner for one in several]
     raise ValueError(f"it is nested too deeply: more than {DEPTH} levels")
-
 
 
 def _no_number(constant: str) -> NoReturn:

@@ -349,7 +349,11 @@ def test_levels_that_the_user_sets_hold(monkeypatch, seed):
         for n in range(30):
             match rng.integers(4):
                 case 0:
-                    signs = {name: ("+", "", "-")[rng.integers(3)] for name in ("plan", "fusion") if rng.integers(3)}
+                    signs = {
+                        name: ("+", "", "-")[rng.integers(3)]
+                        for name in ("plan", "fusion")
+                        if rng.integers(3)
+                    }
                     monkeypatch.setenv("AICF_LOGS", ",".join(f"{sign}{name}" for name, sign in signs.items()))
                     wanted = {f"aicf.{name}": config.LEVELS[sign] for name, sign in signs.items()}
                 case 1:

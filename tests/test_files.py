@@ -32,7 +32,9 @@ with replacing(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as fresh:
 
 def writer(target: Path, kind: str = "file") -> subprocess.Popen:
     """A process in the middle of a save."""
-    process = subprocess.Popen([sys.executable, "-c", HELD, str(target), kind], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD, str(target), kind], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "written\n"
     return process
 
@@ -52,13 +54,18 @@ def test_the_next_save_removes_what_a_killed_one_left(tmp_path):
     checkpoints = Checkpoints(tmp_path, 1)
     dead, alive = (writer(checkpoints.path(step)) for step in (10, 20))
     kill(dead)
-    others = [tmp_path / name for name in (f".other.{dead.pid}.01234567.tmp", f".step-1.txt.{dead.pid}.01234567.tmp", "step-1.tmp")]
+    others = [
+        tmp_path / name
+        for name in (f".other.{dead.pid}.01234567.tmp", f".step-1.txt.{dead.pid}.01234567.tmp", "step-1.tmp")
+    ]
     for other in others:
         other.touch()
     assert len(temporaries(tmp_path)) == 4
     checkpoints.save({"w": np.ones(3, np.float32)}, Progress(step=30))
     left = temporaries(tmp_path)
-    assert len(left) == 3 and any(f".{alive.pid}." in name for name in left) and all(o.exists() for o in others), left
+    assert (
+        len(left) == 3 and any(f".{alive.pid}." in name for name in left) and all(o.exists() for o in others)
+    ), left
     kill(alive)
     checkpoints.save({"w": np.ones(3, np.float32)}, Progress(step=40))
     assert len(temporaries(tmp_path)) == 2

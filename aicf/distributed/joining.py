@@ -78,9 +78,7 @@ class Door:
             waiting.register(self._server, selectors.EVENT_READ)
             while missing and (now := time.monotonic()) < until:
                 for guest in [g for g in self._guests.values() if g.until <= now]:
-                    self._reject(
-                        waiting, guest, f"{len(guest.data)} of {HELLO.size} bytes in {PATIENCE:g} s"
-                    )
+                    self._reject(waiting, guest, f"{len(guest.data)} of {HELLO.size} bytes in {PATIENCE:g} s")
                 first = min((g.until for g in self._guests.values()), default=until)
                 for key, _ in waiting.select(max(0.0, min(first, until) - now)):
                     if key.fileobj is self._server:
