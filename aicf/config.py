@@ -8,6 +8,7 @@ AICF_CHECK      comma-separated run-time checks; `nan` names the first op that m
                 each op's scalar function with its reference when it is first used
 AICF_VERIFY     `on` verifies the graph after each pass, with the types that `infer` gives, and names the pass that broke it; `off` (the
                 default), once before it is lowered
+AICF_FOLD_MB    mebibytes of constants that are computed while a model is read, 512 by default; see graph/emit/evaluate.py
 AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_CACHE      `off` keeps no compiled code, kernels or loops of the host, on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
@@ -35,7 +36,7 @@ from .errors import SettingError
 
 NAMES = (
     "AICF_LOGS", "AICF_LOGS_JSON", "AICF_DUMP", "AICF_CHECK", "AICF_NVTX", "AICF_CACHE", "AICF_CACHE_DIR", "AICF_PDL", "AICF_DEVICE",
-    "AICF_PORT", "AICF_RUN", "AICF_TOKEN", "AICF_VERIFY",
+    "AICF_FOLD_MB", "AICF_PORT", "AICF_RUN", "AICF_TOKEN", "AICF_VERIFY",
 )  # fmt: skip
 LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
 CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune", "ranks"
@@ -59,6 +60,7 @@ def check_settings() -> None:
         _on(variable)
     verify_passes()
     early_launch()
+    fold_bytes()
 
 
 def _items(variable: str) -> frozenset[str]:
@@ -147,6 +149,17 @@ def cache_dir() -> Path | None:
     from platformdirs import user_cache_path
 
     return user_cache_path("aicf", appauthor=False)
+
+
+def fold_bytes() -> int:
+    """Bytes of constants that are computed while a model is read."""
+    text = os.environ.get("AICF_FOLD_MB") or "512"
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise SettingError(
+            f"AICF_FOLD_MB is {text!r}", expected="a whole number of mebibytes", where="the environment variable AICF_FOLD_MB",
+            hint="export AICF_FOLD_MB=512, or unset AICF_FOLD_MB",
+        )  # fmt: skip
+    return int(text) << 20
 
 
 def early_launch() -> str:

@@ -29,7 +29,12 @@ class CpuRuntime(Runtime):
         self.spec = specs.host()
 
     def allocate(self, nbytes: int) -> Memory:
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        try:
+            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError) as error:  # ValueError: more than an address has bits for
+            raise DeviceError(
+                f"the host has no memory of {nbytes} bytes", got=str(error), hint="aicf.explain_for(model, 'cpu') says how much a plan takes; a smaller batch takes less"
+            ) from None  # fmt: skip
         pointer = raw.__array_interface__["data"][0]
         start = -pointer % ALIGNMENT
         return Memory(pointer + start, nbytes, raw[start : start + nbytes])

@@ -1,6 +1,9 @@
 """What depends on constants alone is computed while the graph is read, by the same rules: they emit into a graph of its own, which the
 ops' references evaluate. Shapes are numbers then.
 
+What the constants of one model may take so has a budget: a kilobyte of nodes can double a constant until memory ends. What is over it is
+in the graph, and a node that must know its elements is refused with the reason.
+
 Large weights stay what they are, in the state dict by their names: how a model rearranges, converts or scales them is in the graph, of which
 inference computes once what pays (graph/fuse/once.py)."""
 
@@ -8,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ...graph.emit.builder import Builder, GraphEmitter
-from ...graph.emit.evaluate import evaluate
+from ...graph.emit.evaluate import Budget, evaluate, price_of
 from ...ir import Role, Value
-from ...types import DType, numel
+from ...types import DType, TensorSpec, numel
 from ...weights import UnreadArray
 from .graph import Document, OnnxNode
-from .operands import Call, Operand, constant
+from .operands import Call, Operand, Refusal, constant
 from .reading import TYPES, bad
 from .table import OnnxRule
 
@@ -32,6 +36,14 @@ WEIGHTS = frozenset({DType.f32, DType.f16, DType.bf16})  # those of which every 
 MOST = 8  # operands
 
 
+def budget_of(document: Document) -> Budget:
+    """What a walk of a model may compute of constants: the setting, and as much as its weights may grow."""
+    stored = sum(numel(x.spec.shape) * x.spec.dtype.itemsize for x in document.arrays.values())
+    budget = Budget()
+    budget.limit += WIDENS * stored
+    return budget
+
+
 def stays_a_weight(node: OnnxNode, operands: Sequence[Operand | None]) -> bool:
     """Whether the graph has the node, though its operands are known: what it makes of a large weight is one."""
     if node.domain or node.op not in STAYING or len(operands) > MOST:
@@ -43,7 +55,7 @@ def stays_a_weight(node: OnnxNode, operands: Sequence[Operand | None]) -> bool:
 
 
 def kept_known(
-    document: Document, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None],
+    document: Document, budget: Budget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None],
     results: Sequence[Operand | None],
 ) -> None:  # fmt: skip
     """Results that the graph has, of operands that are known, are known as well: they are computed if another node must know them."""
@@ -51,23 +63,30 @@ def kept_known(
     given = sum(_nbytes(x) for x in operands if x is not None)
     for n, x in enumerate(results):
         if x is not None and not x.is_known and _nbytes(x) <= max(SMALL, WIDENS * given):
-            x.unread = UnreadArray(x.spec, partial(_known, document, found, node, schema, operands, n))
+            x.unread = UnreadArray(x.spec, partial(_known, document, budget, found, node, schema, operands, n))
             x.origin = key, n
 
 
 def _known(
     document: Document,
+    budget: Budget,
     found: OnnxRule,
     node: OnnxNode,
     schema: Any,
     operands: Sequence[Operand | None],
     n: int,
 ) -> np.ndarray:
-    made = folded(document, found, node, schema, operands)
-    assert made is not None
+    made = folded(document, budget, found, node, schema, operands)
+    if isinstance(made, str):
+        raise Refusal(made)
     result = made[n]
     assert result is not None and result.array is not None
     return result.array
+
+
+def room(spec: TensorSpec) -> int:
+    """Bytes of a tensor whose empty axes have one element: NumPy refuses those of more than 63 bits even if another axis is empty."""
+    return prod(max(d, 1) for d in spec.shape) * spec.dtype.itemsize
 
 
 def _nbytes(x: Operand) -> int:
@@ -82,27 +101,35 @@ def _key(node: OnnxNode, schema: Any, operands: Sequence[Operand | None]) -> Any
 
 
 def folded(
-    document: Document, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
-) -> Sequence[Operand | None] | None:
-    """The results of a node whose operands are known; None where they are better computed in each run, as they are large."""
+    document: Document, budget: Budget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
+) -> Sequence[Operand | None] | str:  # fmt: skip
+    """The results of a node whose operands are known; or why they are better computed in each run, as they are large."""
     key: Any = None
-    if any(
-        x is not None and (x.weight or x.origin) for x in operands
-    ):  # other arrays are made anew in each emission
+    # others are created again in each emission
+    if any(x is not None and (x.weight or x.origin) for x in operands):
         key = _key(node, schema, operands)
         if (kept := document.folded.get(key)) is not None:
-            return [None if a is None else Operand(a) for a in kept[1]]
-    arrays = _evaluated(document, found, node, schema, operands)
-    if arrays is None:
-        return None
+            _, arrays, steps = kept
+            if why := budget.spend(_total(arrays), steps):  # as in the emission that computed them
+                return why
+            return [None if a is None else Operand(a) for a in arrays]
+    made = _evaluated(document, budget, found, node, schema, operands)
+    if isinstance(made, str):
+        return made
+    arrays, steps = made
     if key is not None:
-        document.folded[key] = operands, arrays
+        document.folded[key] = operands, arrays, steps
     return [None if a is None else Operand(a) for a in arrays]
 
 
+def _total(arrays: Sequence[np.ndarray | None]) -> int:
+    return sum(a.nbytes for a in arrays if a is not None)
+
+
 def _evaluated(
-    document: Document, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
-) -> list[np.ndarray | None] | None:
+    document: Document, budget: Budget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
+) -> tuple[list[np.ndarray | None], int] | str:  # fmt: skip
+    """The results of a node and the steps that they took; or why it is not evaluated."""
     builder = Builder()
     ctx = GraphEmitter(builder, "cpu")
     fed: dict[Value, np.ndarray | np.generic] = {}
@@ -122,22 +149,27 @@ def _evaluated(
         assert array is not None
         return constant(ctx, array)
 
-    call = Call(ctx, node, schema.since_version, schema, document.source, inside, declare)
+    call = Call(ctx, node, schema.since_version, schema, document.source, inside, declare, budget)
     padded = inside if schema.max_input > 1000 else [*inside, *[None] * (schema.max_input - len(inside))]
     made = found.function(call, *padded)
     results = list(made) if isinstance(made, tuple) else [made]
     given = sum(array.nbytes for array in fed.values())
     values = [x.value if isinstance(x, Operand) and x.value is not None else x for x in results]
-    sizes = [numel(x.shape) * x.dtype.itemsize for x in values if isinstance(x, Value)]
-    sizes += [numel(op_value.shape) * op_value.dtype.itemsize for op_value in builder.graph.values]
-    if max(sizes, default=0) > max(SMALL, WIDENS * given):
-        return None
+    sizes = [room(x.spec) for x in values if isinstance(x, Value)]
+    between = [room(x.spec) for x in builder.graph.values if x.producer is not None]
+    if max(sizes + between, default=0) > max(SMALL, WIDENS * given):
+        return f"it is {max(sizes + between)} bytes of {given}, which is too large a constant to be computed while the model is read"
+    steps = sum(price_of(builder.graph, op)[1] for op in builder.graph.ops)
+    if sum(between) > budget.limit:
+        return Budget(budget.limit).spend(sum(between))
+    if why := budget.spend(sum(sizes), steps):
+        return why
     for value in builder.graph.externals(Role.fault):
         fed[value] = np.zeros(value.shape, value.dtype.numpy)
     known = evaluate(builder.graph, fed)
     if builder.valid is not None and not known[builder.valid]:
         raise bad(f"{node.op} reads at an index outside of its axis", where=node.where)
-    return [_array(x, known) for x in values] + [None] * (len(node.outputs) - len(values))
+    return [_array(x, known) for x in values] + [None] * (len(node.outputs) - len(values)), steps
 
 
 def _array(x: Any, known: dict[Value, np.ndarray]) -> np.ndarray | None:

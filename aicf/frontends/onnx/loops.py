@@ -10,11 +10,12 @@ import numpy as np
 
 from ...errors import AttrError, TypeInferenceError, VerifyError
 from ...ir import Value
-from ...types import DType
+from ...types import DType, numel
 from .graph import MOST_DEPTH, OnnxNode, nodes_of
 from .operands import NONE, Operand, Refusal, plain
 from .reading import array_of, bad
 
+MOST_TURNS = (1 << 31) - 1  # of a Loop that counts them: it would go on for hours
 MOST_UNROLLED = 4096  # nodes of all turns of a Loop that can be no scan, since its turns differ in shape
 Calls = tuple[tuple[str, str], ...]
 
@@ -107,6 +108,9 @@ def scan(inner: Inner, operands: Sequence[Operand | None], attr: Any) -> list[Op
 def loop(inner: Inner, operands: Sequence[Operand | None]) -> list[Operand]:
     """A Loop: a scan where its turns are counted by its first operand alone, else a while_loop, which shows no rows."""
     most, goes_on, *state = operands
+    for x, name in ((most, "the number of its iterations"), (goes_on, "its condition")):
+        if x is not None and numel(x.shape) != 1:
+            raise bad(f"Loop: {name} is {x.spec}", expected="one element", where=inner.node.where)
     known = None if most is None else most.array
     turns = None if known is None else max(int(known.reshape(())), 0)
     if goes_on is not None:
@@ -165,9 +169,13 @@ def _counted(
 
     try:
         return _as_scan(inner, turns, state, operands)
-    except (TypeInferenceError, AttrError, VerifyError, Refusal):
+    except (TypeInferenceError, AttrError, VerifyError, Refusal) as error:
         if turns * max(len(inner.graph.node), 1) > MOST_UNROLLED:
-            raise
+            if isinstance(error, Refusal):
+                raise
+            raise Refusal(
+                f"{error.what}; and {turns} iterations of {len(inner.graph.node)} nodes are more than the {MOST_UNROLLED} nodes that are unrolled"
+            ) from error
         rewind()
     try:
         return _unrolled(inner, turns, state)
@@ -193,6 +201,8 @@ def _as_scan(
 
     numbers = ctx.iota(shape=(turns,), axis=0, dtype=DType.i64)
     end, ys = ctx.scan(step, carry, numbers)
+    if turns > MOST_TURNS:
+        raise Refusal(f"it has {turns} iterations, of which no step of its body ends it, and aicf runs up to {MOST_TURNS}")
     return [Operand(value=v, sources=_sources(operands)) for v in (*end, *ys)]
 
 

@@ -121,10 +121,12 @@ def refusal_of(refused: Sequence[RefusedNode], source: str) -> UnsupportedOpsErr
         more = f" and {len(where) - SHOWN} more" if len(where) > SHOWN else ""
         details.append(f"{op} × {len(where)}: {reason}  at {', '.join(where[:SHOWN])}{more}")
     needs = frozenset[str]().union(*(r.needs for r in refused))
+    limited = any("AICF_FOLD_MB" in r.reason for r in refused)
+    other = "AICF_FOLD_MB=4096, say, in the environment lets 4 GiB of constants be computed" if limited else "aicf info lists the ops there are"
     fixes = ", ".join(f"{name!r}: array" for name in sorted(needs))
     error = UnsupportedOpsError(
         f"{source} has {counted(counts.total(), 'node')} of {counted(len(counts), 'op')} that aicf can't express", details=details,
-        hint=f"constants={{{fixes}}} fixes the inputs on which shapes depend" if needs else "aicf info lists the ops there are",
+        hint=f"constants={{{fixes}}} fixes the inputs on which shapes depend" if needs else other,
     )  # fmt: skip
     error.ops, error.needs = counts, needs
     return error

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ...graph.emit.evaluate import Budget
 from ...ir import Value
 from ...types import DType, TensorSpec, rounded
 from ...weights import UnreadArray
@@ -32,10 +34,11 @@ class Operand:
     unread   in the place of an array: it is read each time that it is asked for
     weight   the initializer it is, by name; else ""
     origin   of what the graph computes of weights alone: which nodes do, of which
+    why      of what could be known: why it is not computed while the graph is read; else ""
     sources  inputs that it depends on
     """
 
-    __slots__ = ("_array", "origin", "sources", "spec", "unread", "value", "weight")
+    __slots__ = ("_array", "origin", "sources", "spec", "unread", "value", "weight", "why")
 
     def __init__(
         self, array: np.ndarray | None = None, value: Value | None = None, weight: str = "", sources: frozenset[str] = NONE,
@@ -44,6 +47,7 @@ class Operand:
         self._array, self.unread, self.value = array, unread, value
         self.weight, self.sources = weight, sources
         self.origin: Any = None
+        self.why = ""
         if value is not None:
             self.spec = value.spec
         elif unread is not None:
@@ -82,10 +86,10 @@ class Call:
 
     def __init__(
         self, ctx: Any, node: OnnxNode, since: int, schema: Any, source: Source, operands: Sequence[Operand | None],
-        declare: Callable[[Operand], Value],
+        declare: Callable[[Operand], Value], budget: Budget,
     ) -> None:  # fmt: skip
         self.ctx, self.node, self.since, self.schema, self.source = ctx, node, since, schema, source
-        self.operands, self._declare = operands, declare
+        self.operands, self._declare, self.budget = operands, declare, budget
 
     # --- emitting -----------------------------------------------------------------------------------------------------
 
@@ -112,8 +116,15 @@ class Call:
         """The elements of an operand that shapes depend on."""
         array = x.array
         if array is None:
-            raise Refusal(f"{what} is computed, and a shape depends on its value", x.sources)
+            why = f": {x.why}" if x.why else ""
+            raise Refusal(f"{what} is computed, and a shape depends on its value{why}", x.sources)
         return array
+
+    def reserve(self, *shape: int) -> None:
+        """Refusal where an array of numbers of this shape, which the rule is about to create, is more than constants may take. Rules create
+        arrays by sizes that a file states, which may be any."""
+        if why := self.budget.spend(8 * prod(shape)):
+            raise Refusal(f"it needs a table of {' x '.join(map(str, shape))} numbers: {why}")
 
     def integers(self, x: Operand | None, what: str) -> list[int] | None:
         """The elements of a known operand of integers; None where it is left out."""
@@ -134,6 +145,13 @@ class Call:
                 where=self.node.where,
             )
         return found[0]
+
+    def number_of(self, x: Operand, what: str) -> Any:
+        """The one element of a known operand, a NumPy scalar."""
+        array = self.known(x, what)
+        if array.size != 1:
+            raise self.wrong(f"{what} is {array.dtype}{list(array.shape)}, expected one number")
+        return array.reshape(())
 
     def axis(self, axis: int, rank: int) -> int:
         """An axis from 0 on."""

@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...errors import AttrError, TypeInferenceError, VerifyError
+from ...errors import AicfError, AttrError, TypeInferenceError, VerifyError
 from ...graph.emit.builder import GraphEmitter
 from ...ir import Value
 from ...types import TensorSpec
 from ..imported import Weight
-from .fold import folded, kept_known, stays_a_weight
+from .fold import budget_of, folded, kept_known, room, stays_a_weight
 from .functions import NUMBERS, body_of, defined_by
 from .graph import MOST_DEPTH, MOST_NODES, NEWEST, Document, OnnxNode
 from .loops import Inner, branch, loop, scan
@@ -26,6 +25,9 @@ from .table import OnnxRule, find, without_rule
 
 MOST_BYTES = 1 << 42  # of one tensor
 BROKEN = (TypeInferenceError, AttrError, VerifyError, Refusal)
+LARGE = "{} of constants makes {}, which is too large to be computed while the model is read"
+# What Python and NumPy raise of numbers in a file that a rule does not foresee: a file may state any.
+UNFORESEEN = (ArithmeticError, LookupError, MemoryError, ValueError)
 
 
 class _Unknown:
@@ -60,6 +62,9 @@ class OnnxWalk:
     asked: dict[str, Weight] = field(default_factory=dict)
     refused: list[RefusedNode] = field(default_factory=list)
     count: int = 0
+
+    def __post_init__(self) -> None:
+        self.budget = budget_of(self.document)
 
     def run(
         self, inputs: Mapping[str, Value], constants: Mapping[str, np.ndarray]
@@ -160,6 +165,12 @@ class OnnxWalk:
             except BROKEN as error:
                 self.ctx.builder.rewind(mark)
                 reason = error
+            except UNFORESEEN as error:
+                if isinstance(error, AicfError):
+                    raise
+                raise bad(
+                    f"{node.op} can't be read: {error}", where=node.where, got=", ".join(str(x and x.spec) for x in operands),
+                ) from error  # fmt: skip
         function = defined_by(node, schema, min(version, NEWEST), list(operands))
         if function is None:
             if reason is None:
@@ -184,30 +195,43 @@ class OnnxWalk:
         given = [x for x in operands if x is not None]
         known = found.folds and all(x.is_known for x in given)
         stays = known and stays_a_weight(node, operands)
+        why = next((x.why for x in given if x.why), "")
         if known and not stays:
-            made = folded(self.document, found, node, schema, operands)
-            if made is not None:
+            made = folded(self.document, self.budget, found, node, schema, operands)
+            if not isinstance(made, str):
                 return made
-        call = Call(
-            self.ctx, node, schema.since_version, schema, self.document.source, operands, self.declare
-        )
+            why = made
         sources = frozenset[str]().union(*(x.sources for x in given))
-        results = self._wrapped(node, found.function(call, *_padded(operands, schema)), sources)
+        results = self._wrapped(node, found.function(self._call(node, schema, operands), *_padded(operands, schema)), sources)
+        for x in results:
+            if x is not None and not x.is_known:
+                x.why = why or (LARGE.format(node.op, x.spec) if all(o.is_known for o in given) else "")
         if stays:
-            kept_known(self.document, found, node, schema, operands, results)
+            kept_known(self.document, self.budget, found, node, schema, operands, results)
         return results
+
+    def _call(self, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]) -> Call:
+        return Call(
+            self.ctx, node, schema.since_version, schema, self.document.source, operands, self.declare, self.budget
+        )  # fmt: skip
 
     def _wrapped(self, node: OnnxNode, made: Any, sources: frozenset[str]) -> Sequence[Operand | None]:
         results: list[Operand | None] = []
         for x in made if isinstance(made, tuple) else (made,):
             if x is not None and not isinstance(x, Operand):
-                x = Operand(value=x, sources=sources) if isinstance(x, Value) else Operand(np.asarray(x))
-            if x is not None and prod(x.shape) * x.dtype.itemsize > MOST_BYTES:
+                x = Operand(value=x, sources=sources) if isinstance(x, Value) else self._table(node, np.asarray(x))
+            if x is not None and room(x.spec) > MOST_BYTES:
                 raise bad(
                     f"{node.op} makes a tensor that no machine holds", got=str(x.spec), where=node.where
                 )
             results.append(x)
         return [*results, *[None] * (len(node.outputs) - len(results))]
+
+    def _table(self, node: OnnxNode, array: np.ndarray) -> Operand:
+        """What a rule has computed without a graph; the elements of a Constant are the file's own."""
+        if node.op != "Constant" and (why := self.budget.spend(array.nbytes)):
+            raise Refusal(why)
+        return Operand(array)
 
     # --- functions and branches -----------------------------------------------------------------------------------------
 
@@ -249,12 +273,9 @@ class OnnxWalk:
             if (array := condition.array) is None or array.size != 1:
                 return branch(inner("then_branch"), inner("else_branch"), condition)
             return inner("then_branch" if array.reshape(-1)[0] else "else_branch").results([])
-        call = Call(
-            self.ctx, node, schema.since_version, schema, self.document.source, operands, self.declare
-        )
         try:
             made = (
-                scan(inner("body"), operands, call.attr)
+                scan(inner("body"), operands, self._call(node, schema, operands).attr)
                 if node.op == "Scan"
                 else loop(inner("body"), operands)
             )

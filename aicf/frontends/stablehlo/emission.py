@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import AttrError, FrontendError, TypeInferenceError, VerifyError
 from ...graph.emit.builder import GraphEmitter
+from ...graph.emit.evaluate import Budget, price_of
 from ...ir import Op, Value
 from ...ops.schema import schema_of
 from ...types import DType, TensorSpec
@@ -35,6 +36,7 @@ class Emission:
         self._where = [""]
         self._live: dict[int, tuple[Operation, ...]] = {}
         self._known: dict[int, np.ndarray | None] = {}
+        self._budget = Budget()
         self._tables = 0
         self.unrolled = 0  # operations of loops' turns
         self.loops: list[LoopRows] = []  # that are scans, around what is emitted
@@ -171,10 +173,10 @@ class Emission:
             if not x.constant or x.init is None:
                 return None
             return np.asarray(x.init(x.shape, np.random.default_rng(0))).astype(x.dtype.numpy)
-        if x.producer.kind == "while_loop":  # it may go on for ever
-            return None
         operands = [self._known[vid] for vid in x.producer.inputs if vid >= 0]
         if len(operands) < len(x.producer.inputs) or any(n is None for n in operands):
+            return None
+        if self._budget.spend(*price_of(self.ctx.builder.graph, x.producer)):
             return None
         return self._evaluated(x.producer, operands)[x.producer.outputs.index(x.vid)]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.emit.evaluate import STEPS, executions
 from ...ir import Role, Subgraph, Value
 from ...ops.scan import results_of
 from ...ops.schema import schema_of
@@ -95,6 +96,7 @@ def _counted(
     subs: Sequence[Subgraph], known: Any, read: Any, places: list[int], count: int
 ) -> Counters | None:
     condition, turn = subs
+    most = min(MAX_TURNS, STEPS // max(executions(condition) + executions(turn), 1))
     state, seen = list(known[0]), list[list[Any]]()
     nothing = np.zeros(())
     with np.errstate(all="ignore"):
@@ -103,7 +105,7 @@ def _counted(
             (goes_on,) = results_of(condition, [*given, *read[0]])
             if not goes_on:
                 break
-            if len(seen) == MAX_TURNS:
+            if len(seen) == most:
                 return None
             seen.append([state[n] for n in places])
             for n, value in zip(places, results_of(turn, [*given, *read[1]])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ...ops.schema import ELEMENTWISE, schema_of
 from ...types import DType, bool_
 from ..emit.builder import GraphEmitter
 from ..emit.declare import Constant
+from ..emit.evaluate import FLOPS, Budget, price_of
 from .axes import MOVED
 
 KNOWN_ELEMENTS = (
@@ -43,6 +45,7 @@ class Flow:
         self.ctx, self.graph = ctx, ctx.builder.graph
         self.wanted = {value.vid for value in wanted}
         self._known: dict[int, Any] = {}
+        self._budget = Budget()
         self.renumber()
 
     def renumber(self) -> None:
@@ -176,7 +179,6 @@ class Flow:
         operands = self.operands(op)
         if (
             op.kind in _RANDOM
-            or op.kind == "while_loop"  # it may go on for ever
             or len(operands) < len(op.inputs)
             or ("alias" in op.constraints and not _may(op))
         ):
@@ -184,10 +186,18 @@ class Flow:
         arrays = [array for v in operands if (array := self._known.get(v.vid)) is not None]
         if len(arrays) < len(operands) or schema_of(op.kind).reference_fn is None:
             return None
-        if ELEMENTWISE in schema_of(op.kind).traits and len(op.outputs) == 1:
-            return _unrepeated(op, arrays, value.shape)
         if (view := _view(op, arrays, value.shape)) is not None:
             return view
+        nbytes, steps = price_of(self.graph, op)
+        if ELEMENTWISE in schema_of(op.kind).traits and len(op.outputs) == 1:
+            few = _few(arrays, value.shape)
+            nbytes = prod(np.broadcast_shapes(*(a.shape for a in few))) * value.dtype.itemsize
+            if self._budget.spend(nbytes, 1 + nbytes // FLOPS):
+                return None
+            (result,) = schema_of(op.kind).call_reference(few, op.attrs)
+            return np.broadcast_to(result, value.shape)
+        if self._budget.spend(nbytes, steps):
+            return None
         made: np.ndarray = schema_of(op.kind).call_reference(arrays, op.attrs)[op.outputs.index(value.vid)]
         return made
 
@@ -303,20 +313,18 @@ def _view(op: Op, arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.nd
     return np.transpose(arrays[0], op.attrs["perm"]) if op.kind == "transpose" else None
 
 
-def _unrepeated(op: Op, arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """An elementwise op of arrays, once along axes along which all of them repeat what they have."""
+def _few(arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> list[np.ndarray]:
+    """The operands of an elementwise op, with one element along axes along which all of them repeat theirs."""
     rank = len(shape)
     repeated = {
         n
         for n in range(rank)
         if all(a.ndim < rank - n or a.strides[n - rank] == 0 or a.shape[n - rank] == 1 for a in arrays)
     }
-    few = [
+    return [
         a[tuple(slice(1) if n in repeated else slice(None) for n in range(rank - a.ndim, rank))]
         for a in arrays
     ]
-    (made,) = schema_of(op.kind).call_reference(few, op.attrs)
-    return np.broadcast_to(made, shape)
 
 
 def _may(op: Op) -> bool:

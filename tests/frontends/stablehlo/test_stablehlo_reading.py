@@ -8,7 +8,7 @@ from jax import export  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 import aicf  # noqa: E402
-from aicf.errors import FeedError, FrontendError  # noqa: E402
+from aicf.errors import DeviceError, FeedError, FrontendError  # noqa: E402
 from aicf.frontends.stablehlo import loops, read, run_module  # noqa: E402
 
 SPEC = jax.ShapeDtypeStruct((3, 4), jnp.float32)
@@ -190,7 +190,7 @@ def test_inputs_are_counted_and_checked():
 def test_what_does_not_fit_into_memory_is_one_error():
     kind = "tensor<137438953472xf32>"  # half of what is refused while the module is read
     text = main(f"%0 = stablehlo.constant dense<1.0> : {kind} return %0 : {kind}", "", kind)
-    with pytest.raises(FrontendError, match="do not fit into memory"):
+    with pytest.raises(DeviceError, match="the host has no memory of 549755813888 bytes"):
         run_module(text, [])
 
 

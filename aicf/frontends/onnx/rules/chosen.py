@@ -11,7 +11,7 @@ from ..table import rule
 
 
 def _number(n: Call, x: Operand | None, name: str, default: float) -> float:
-    return default if x is None else float(n.known(x, name).reshape(-1)[0])
+    return default if x is None else float(n.number_of(x, name))
 
 
 @rule("NonMaxSuppression", since=10)
@@ -61,6 +61,7 @@ def _unique(n: Call, x: Operand) -> Any:
     """In order, or as they first come; with where they first are, which one each element is, and how many there are."""
     axis, array = n.attr("axis"), n.known(x, "x")
     at = None if axis is None else n.axis(axis, x.rank)
+    n.reserve(4, array.size)
     plain = array if array.dtype.kind in "iubf" else array.astype(np.float32)  # NumPy knows no order of bf16
     made, first, inverse, counts = np.unique(
         plain, return_index=True, return_inverse=True, return_counts=True, axis=at
@@ -93,6 +94,9 @@ def _tf_idf(n: Call, x: Operand) -> Any:
         for k in range(a, b, size):
             grams[tuple(pool[k : k + size])] = len(grams)
     rows = np.atleast_2d(n.known(x, "x"))
+    if not places or min(places) < 0 or len(places) != len(grams):
+        raise n.wrong(f"ngram_indexes {places[:8]} are not one for each of {len(grams)} grams")
+    n.reserve(len(rows), max(places) + 1)
     counts = np.zeros((len(rows), max(places) + 1))
     for row, out in zip(rows.tolist(), counts):
         for size in range(least, most + 1):

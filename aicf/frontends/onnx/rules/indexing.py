@@ -67,6 +67,7 @@ def _gather_nd(n: Call, x: Operand, indices: Operand) -> Any:
     flat = _flat(n, indices, sizes)
     rows = n.op("reshape", x, shape=(prod(outer) * prod(sizes), *x.shape[batch + deep :]))
     if batch:
+        n.reserve(*outer)
         each = np.arange(prod(outer)).reshape(*outer, *[1] * (len(flat.shape) - batch)) * prod(sizes)
         within = n.op("less", flat, prod(sizes))
         place = n.op("add", flat, each if flat.dtype is DType.i64 else each.astype(np.int32))
@@ -142,7 +143,7 @@ def _compress(n: Call, x: Operand, condition: Operand) -> Any:
 
 @rule("OneHot", since=9)
 def _one_hot(n: Call, indices: Operand, depth: Operand, values: Operand) -> Any:
-    (count,) = n.known(depth, "depth").reshape(-1)[:1]
+    count = n.number_of(depth, "depth")
     rank = indices.rank + 1
     axis, size = n.axis(n.attr("axis"), rank), int(count)
     places = indices if indices.dtype is DType.i64 else n.op("convert", indices, dtype=DType.i64)

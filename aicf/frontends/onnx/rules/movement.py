@@ -226,6 +226,7 @@ def _padded_by_itself(n: Call, x: Operand, low: list[int], high: list[int], mode
             raise n.refuse(f"{mode} of pads {before} and {behind}: what is cut off, ONNX leaves open")
         if not size or max(before, behind) > MOST:
             raise n.wrong(f"axis {axis} of size {size} can't be padded by {before} and {behind} of its own")
+        n.reserve(size + max(before, 0) + max(behind, 0))
         places: Any = np.pad(np.arange(size), (max(before, 0), max(behind, 0)), mode)  # type: ignore[call-overload]
         places = places[max(-before, 0) : len(places) - max(-behind, 0)]
         y = n.op("gather", y, places.astype(np.int64), axis=axis)
@@ -271,13 +272,16 @@ def _constant_of_shape(n: Call, shape: Operand) -> Any:
 @rule("Range", since=11, folds=False)
 def _range(n: Call, start: Operand, limit: Operand, delta: Operand) -> Any:
     first, last, step = (
-        n.known(x, name).reshape(()) for x, name in ((start, "start"), (limit, "limit"), (delta, "delta"))
+        n.number_of(x, name) for x, name in ((start, "start"), (limit, "limit"), (delta, "delta"))
     )
     if step == 0:
         raise n.wrong("delta is 0")
     if not all(np.isfinite(v.astype(np.float64)) for v in (first, last, step)):
         raise n.wrong("a bound is not finite")
-    count = max(int(np.ceil((float(last) - float(first)) / float(step))), 0)
+    exact = (float(last) - float(first)) / float(step)
+    if abs(exact) > 2**62:
+        raise n.wrong(f"{first} to {last} by {step} are more elements than a tensor has")
+    count = max(int(np.ceil(exact)), 0)
     if start.dtype.kind == "int":
         count = max(-((int(first) - int(last)) // int(step)), 0)
     if count <= MOST:
@@ -307,7 +311,9 @@ def _trilu(n: Call, x: Operand, k: Operand | None = None) -> Any:
 
 @rule("NonZero", since=9, folds=False)
 def _non_zero(n: Call, x: Operand) -> Any:
-    return np.array(np.nonzero(n.known(x, "x")), np.int64)
+    array = n.known(x, "x")
+    n.reserve(2 * x.rank, int(np.count_nonzero(array)))
+    return np.array(np.nonzero(array), np.int64)
 
 
 @rule("DepthToSpace", since=11)

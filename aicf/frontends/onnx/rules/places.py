@@ -20,6 +20,8 @@ def greatest_places(n: Call, x: Operand, window: tuple[int, ...], attrs: dict[st
     if x.dtype not in NARROW:
         raise n.refuse(f"places of the greatest elements of {x.dtype}")
     order, sizes = n.attr("storage_order", 0), x.shape[2:]
+    n.reserve(*sizes)
+    n.reserve(*x.shape[:2])
     places = np.arange(prod(sizes)).reshape(sizes[::-1]).T if order else np.arange(prod(sizes)).reshape(sizes)
     least = float("-inf") if x.dtype.kind == "float" else float(np.iinfo(x.dtype.numpy).min)
     shape = windows_of(window, **attrs)

@@ -27,6 +27,7 @@ def _coordinates(
     n: Call, mode: str, size: int, made: int, scale: float, roi: tuple[float, float]
 ) -> np.ndarray:
     """Where each place of the result lies among `size` elements."""
+    n.reserve(made)
     x = np.arange(made, dtype=np.float64)
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and made > 1):
         return (x + 0.5) / scale - 0.5
@@ -70,6 +71,7 @@ def _taps(n: Call, x: np.ndarray, size: int, scale: float) -> tuple[np.ndarray, 
     reach = {"linear": 1, "cubic": 2}[mode] / shrink
     first = floor(-reach) + 1
     base = np.floor(x).astype(np.int64)[:, None]
+    n.reserve(len(x), 2 - 2 * first)
     offsets = np.arange(first, 2 - first)
     d = np.abs(offsets - (x[:, None] - base)) * shrink
     weights = np.clip(1 - d, 0, 1) if mode == "linear" else _cubic(d, n.attr("cubic_coeff_a", -0.75))
@@ -93,6 +95,7 @@ def _along(n: Call, y: Any, axis: int, places: np.ndarray, weights: np.ndarray) 
                 part = n.op("mul", part, weight.astype(np.float32).reshape(shape))
             total = part if total is None else n.op("add", total, part)
         return total
+    n.reserve(y.shape[axis], made)
     matrix = np.zeros((y.shape[axis], made))
     np.add.at(matrix, (places.T, np.arange(made)), weights.T)
     last = (*[a for a in range(rank) if a != axis], axis)
@@ -117,6 +120,8 @@ def _sizes(
         wanted = n.integers(sizes, "sizes") or []
         if len(wanted) != len(axes):
             raise n.wrong(f"{len(wanted)} sizes for {len(axes)} axes")
+        if any(not x.shape[a] for a in axes):
+            raise n.wrong(f"{list(x.shape)} has an axis without elements, which has no other size")
         ratios = [m / x.shape[a] for m, a in zip(wanted, axes)]
         policy = n.attr("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
@@ -128,7 +133,7 @@ def _sizes(
     if scales is None:
         raise n.wrong("it has neither scales nor sizes")
     by = n.known(scales, "scales").astype(np.float64).reshape(-1)
-    if by.size != len(axes) or not np.all(by > 0):
+    if by.size != len(axes) or not np.all((by > 0) & np.isfinite(by)):
         raise n.wrong(f"scales {by.tolist()} are not positive numbers for {len(axes)} axes")
     return [(floor(x.shape[a] * (p[1] - p[0]) * s), float(s), p) for a, s, p in zip(axes, by, parts)]
 
@@ -336,6 +341,7 @@ def _roi_align(n: Call, x: Operand, rois: Operand, images: Operand) -> Any:
         start, end = ends[1 - axis], ends[3 - axis]
         length = n.op("sub", end, start)
         length = length if half else n.op("maximum", length, 1.0)
+        n.reserve(bins, ratio)
         offsets = ((np.arange(bins * ratio) + 0.5) / (ratio * bins)).astype(np.float32)[None]
         at = n.op("add", start, n.op("mul", length, offsets))  # (regions, points)
         outside.append(n.op("logical_or", n.op("less", at, -1.0), n.op("greater", at, float(size))))
@@ -388,6 +394,7 @@ def _deform_conv(
             + np.arange(window[axis])[:, None] * dilation[axis]
         )
         grid = places.reshape((window[0], 1, out[0], 1) if axis == 0 else (1, window[1], 1, out[1]))
+        n.reserve(many, *out)
         own = np.broadcast_to(grid, (*window, *out)).reshape(1, 1, many, prod(out)).astype(np.float32)
         part = n.op(
             "slice", moved, start=(0, 0, 0, axis, 0), limit=(batch, groups, many, axis + 1, prod(out))
@@ -431,6 +438,7 @@ def _col2im(n: Call, x: Operand, image: Operand, block: Operand) -> Any:
     count = [(s - (k - 1) * d - 1) // t + 1 for s, k, d, t in zip(wide, window, dilation, strides)]
     if prod(count) != x.shape[2] or min(count) < 1:
         raise n.wrong(f"{x.shape[2]} columns, where {size} has {prod(count)}")
+    n.reserve(*window, *count)
     flat = np.zeros((1,) * (2 * axes), np.int64)
     for a in range(axes):
         at = np.arange(window[a])[:, None] * dilation[a] + np.arange(count[a]) * strides[a]

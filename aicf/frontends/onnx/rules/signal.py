@@ -17,6 +17,7 @@ def _table(n: Call, size: int, made: int) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin of 2 pi j k / size, (made, size) of f64: exact multiples of the angle."""
     if max(size, made) > MOST:
         raise n.refuse(f"a transform of {max(size, made)} elements, where aicf takes up to {MOST}")
+    n.reserve(made, size)
     angle = 2 * np.pi * (np.outer(np.arange(made), np.arange(size)) % size) / size
     return np.cos(angle), np.sin(angle)
 
@@ -136,6 +137,7 @@ def _stft(
     by = n.integer(step, "frame_step")
     if by < 1 or not 1 <= size <= x.shape[1] or (window is not None and window.shape != (size,)):
         raise n.wrong(f"frames of {size}, every {by}, do not fit {list(x.shape)}")
+    n.reserve((x.shape[1] - size) // by + 1, size)
     starts = np.arange(0, x.shape[1] - size + 1, by)
     real, imaginary = _parts(n, _wide(n, n.value(x)))
     places = (starts[:, None] + np.arange(size)).astype(np.int64)
@@ -152,21 +154,24 @@ def _stft(
 def _mel(n: Call, bins: Operand, length: Operand, rate: Operand, low: Operand, high: Operand) -> Any:
     """Triangles of even width on the mel scale, one for each bin; made while the graph is read."""
     given = [
-        n.known(x, name).reshape(())
+        n.number_of(x, name)
         for x, name in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
     ]
     count, size, hertz = (int(v) for v in given)
     edges = [
-        float(n.known(x, name).reshape(()))
+        float(n.number_of(x, name))
         for x, name in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))
     ]
-    if count < 1 or size < 1 or hertz < 1 or count > MOST or size > MOST:
+    if count < 1 or size < 1 or hertz < 1 or count > MOST or size > MOST or not 0 <= edges[0] < edges[1] < 1e9:
         raise n.wrong(f"{count} bins of a transform of {size} at {hertz} Hz")
     mels = [2595 * np.log10(1 + edge / 700) for edge in edges]
     step = (mels[1] - mels[0]) / (count + 2)
     points = 700 * (10 ** ((mels[0] + np.arange(count + 2) * step) / 2595) - 1)
     at = ((size + 1) * points // hertz).astype(np.int64)
     rows = size // 2 + 1
+    if at[-2] >= rows or at[-1] > rows:
+        raise n.wrong(f"a bin ends at {edges[1]:g} Hz, and a transform of {size} at {hertz} Hz has {rows} rows")
+    n.reserve(rows, count)
     y = np.zeros((rows, count))
     for b in range(count):
         left, middle, right = at[b : b + 3]
