@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
 
 from aicf.device.runtime import cuda_missing
 
@@ -22,6 +21,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is no
 sys.path.append(str(Path(__file__).parent))  # for `draws`, wherever tests begin
 
 from draws.seeds import VARIABLE, run_seed
+from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
 
 os.environ[VARIABLE] = run_seed()  # workers and processes that tests start draw the same
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here

@@ -44,7 +44,6 @@ def test_the_readmes_example_runs(mode, tmp_path, monkeypatch, capsys):
 FENCED = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.spec("F8")
 def test_the_readme_in_korean_has_the_same_code_headings_links_and_figures():
     """AICF_ACCEPT=1 copies the code, the trace among it."""
     english, korean = README.read_text(), KOREAN.read_text()

@@ -108,3 +108,26 @@ def test_every_row_of_the_document_is_read():
         assert line.count(" | ") == 2 or line.endswith("| |"), line
         assert line.startswith(f"| {row} | {what} |")
         assert len(what) > 20
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+MARK = re.compile(r"mark\.spec\(([^)]*)\)")
+MARKS = {
+    row: path.relative_to(ROOT)
+    for path in sorted((ROOT / "tests").rglob("*.py"))
+    for ids in MARK.findall(path.read_text(encoding="utf-8"))
+    for row in re.findall(r"[\"']([^\"']+)[\"']", ids)
+}
+ROWS = set(re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "spec.md").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_every_mark_names_a_row_of_the_specification():
+    assert len(ROWS) > 70
+    assert not {row: str(path) for row, path in MARKS.items() if row not in ROWS}
+
+
+def test_rows_without_a_mark_are_named_in_the_roadmap():
+    """A row that no test proves is one that is left to do."""
+    left = (ROOT / "docs" / "roadmap.md").read_text(encoding="utf-8")
+    assert not {row for row in ROWS - set(MARKS) if not re.search(rf"\b{row}\b", left)}

@@ -39,7 +39,6 @@ OF_FLOATS = {"div": np.divide, "exp": np.exp, "log": np.log, "sqrt": np.sqrt}
 
 
 @pytest.mark.sample(2)
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", NEW, ids=str)
 def test_ops_of_numbers_are_numpy_s(dtype):
     """All of them in one loop: two of equal shapes."""
@@ -70,7 +69,6 @@ def test_every_op_that_takes_them_is_tested():
 
 
 @pytest.mark.sample(2)
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", NEW, ids=str)
 def test_reductions_are_numpy_s_and_sums_wrap(dtype):
     x = values(dtype, (70, 90))
@@ -89,7 +87,6 @@ def test_a_mean_of_f64():
 
 
 @pytest.mark.sample(2)
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", NEW, ids=str)
 def test_conversions_are_numpy_s(dtype):
     """From it to all and from all to it, each in one loop: what fits of floats, and all of integers, which wrap."""

@@ -41,7 +41,6 @@ def numbers(dtype: DType) -> np.ndarray:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", [f32, f16, f64], ids=str)
 def test_functions_are_numpy_s_at_every_edge(dtype):
     with np.errstate(all="ignore"):
@@ -58,7 +57,6 @@ def test_functions_are_numpy_s_at_every_edge(dtype):
                 assert np.array_equal(np.signbit(got * 1.0), np.signbit(want * 1.0)), op
 
 
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 def test_erf_inv_undoes_erf(dtype):
     """To the last places of both tails; outside of [-1, 1] there is none."""
@@ -74,7 +72,6 @@ def test_erf_inv_undoes_erf(dtype):
     np.testing.assert_array_equal(y, [np.inf, -np.inf, np.nan, np.nan, np.nan])
 
 
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 def test_quotients_and_remainders_of_floats(dtype):
     values = np.array([0.0, -0.0, 1, -1, 7, -7, 0.1, 5.5, -5.5, 1e20, np.inf, -np.inf, np.nan], dtype.numpy)
@@ -110,7 +107,6 @@ OF_INTEGERS = {
 
 
 @pytest.mark.sample(2)
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_integers_divide_as_python_s_by_zero_and_minus_one_too(dtype):
     least, most = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
@@ -126,7 +122,6 @@ def test_integers_divide_as_python_s_by_zero_and_minus_one_too(dtype):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_shifts_by_any_amount(dtype):
     """By fewer than none or more than all bits, all of them are moved out."""
@@ -148,7 +143,6 @@ def test_shifts_by_any_amount(dtype):
             assert shifted == want, (op, p, q)
 
 
-@pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", [f32, DType.i32, DType.u8], ids=str)
 def test_a_clamp_is_a_minimum_of_a_maximum(dtype):
     low, x, high = (np.array(v, np.float64) for v in ([1, 5, 2], [[0], [3], [9]], [4, 2, 8]))
@@ -159,7 +153,6 @@ def test_a_clamp_is_a_minimum_of_a_maximum(dtype):
     np.testing.assert_array_equal(got, np.minimum(np.maximum(x, low), high).astype(dtype.numpy))
 
 
-@pytest.mark.spec("E1")
 def test_logic_is_a_table():
     a, b = np.array([False, False, True, True]), np.array([False, True, False, True])
     ops = {"logical_and": "a b", "logical_or": "a b", "logical_xor": "a b", "logical_not": "a"}

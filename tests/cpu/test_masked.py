@@ -54,7 +54,7 @@ def test_a_pad_of_a_strided_operand():
 
 
 @pytest.mark.sample(4)
-@pytest.mark.spec("A12", "A14")
+@pytest.mark.spec("A12")
 @pytest.mark.parametrize("pad", [name for name, (_, amounts) in PADS.items() if "interior" not in amounts])
 def test_maps_around_a_pad(pad):
     """What comes before is computed where there is an element, what comes after everywhere."""

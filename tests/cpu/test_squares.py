@@ -9,7 +9,6 @@ import aicf
 from aicf.types import bf16, f16, f32
 
 
-@pytest.mark.spec("B1")
 @pytest.mark.parametrize("dtype", [f32, f16, bf16])
 def test_squares_are_added_up(dtype):
     rng = np.random.default_rng(7)
@@ -24,7 +23,6 @@ def test_squares_are_added_up(dtype):
     np.testing.assert_allclose(result, want, rtol=1e-5)
 
 
-@pytest.mark.spec("B1")
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_what_is_no_number_stays(value):
     result = np.zeros((), np.float32)

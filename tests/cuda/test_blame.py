@@ -66,7 +66,6 @@ WRONG_BODIES = {
 }
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize("case", WRONG_BODIES)
 def test_a_body_that_does_not_compile(case):
     body, blamed, said = WRONG_BODIES[case]
@@ -90,7 +89,6 @@ WRONG_LAUNCHES = {
 }  # fmt: skip
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize("case", WRONG_LAUNCHES)
 def test_a_launch_whose_arguments_do_not_fit(case):
     args, said = WRONG_LAUNCHES[case]
@@ -150,7 +148,6 @@ def value_error(operands, results):
     results[0][...] = operands[0][:, :3]  # here
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize("run", [fails_in_run, value_error, fails_in_loop])
 def test_a_kernel_of_the_host_that_fails_in_a_run(run):
     registry = aicf.KernelRegistry([host(run)])
@@ -164,7 +161,6 @@ def test_a_kernel_of_the_host_that_fails_in_a_run(run):
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.spec("E6")
 def test_a_kernel_that_fails_while_it_is_built():
     with pytest.raises(KernelError, match=r"kernel cpu\.mine\.v1 can't be built\n") as caught:
         built(host(build=fails_in_build), RELU, preset("cpu"))

@@ -96,7 +96,7 @@ def test_kernels_of_neighbours_refuse_an_operand_that_repeats_one_element():
     assert launch.args[5] == ()
 
 
-@pytest.mark.spec("A14", "B6")
+@pytest.mark.spec("B8")
 @pytest.mark.parametrize(
     "r, device, chosen",
     [
@@ -112,7 +112,7 @@ def test_which_kernel_has_the_rows(r, device, chosen):
     assert select(r, device, aicf.default_registry()).kernel_id == chosen
 
 
-@pytest.mark.spec("B6", "B7")
+@pytest.mark.spec("B7")
 def test_the_trace_says_why_several_blocks_share_a_row():
     few = softmax((11, 112885), f16)
     terms = VARIANTS[CLUSTER].cost(few, H200).terms

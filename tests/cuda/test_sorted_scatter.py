@@ -108,7 +108,7 @@ def test_sums_by_sorted_indices_on_a_gpu(gpu, dtype, pattern):  # noqa: F811
         assert first.tobytes() == again.tobytes(), r
 
 
-@pytest.mark.spec("A16")
+@pytest.mark.spec("B8")
 def test_each_kernel_is_chosen_where_it_is_fast():
     def chosen(many, size, width, dtype=f32):
         r = region("scatter_add", desc((many, width), dtype), desc((many,), i32), size=size)

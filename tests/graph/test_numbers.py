@@ -45,7 +45,6 @@ REFUSED = [  # op, number, type, what is wrong, what to write
 ]  # fmt: skip
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize("op, number, dtype, reason, advice", REFUSED, ids=range(len(REFUSED)))
 def test_a_number_that_its_type_does_not_hold_is_refused_with_what_to_write(
     op, number, dtype, reason, advice

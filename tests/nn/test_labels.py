@@ -246,7 +246,7 @@ class OwnCrossEntropy(nn.SoftmaxCrossEntropy):
 
 
 @on_each_device
-@pytest.mark.spec("D16", "D17")
+@pytest.mark.spec("D16", "D16")
 @HOW
 def test_a_loss_of_one_s_own_is_guarded_by_the_op(device, how):
     program = aicf.compile(

@@ -66,7 +66,6 @@ ANSWERS = {
 }  # fmt: skip
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize("case", ANSWERS)
 def test_what_selection_asks_and_gets_no_answer_to(case):
     name, function, got = ANSWERS[case]
@@ -80,7 +79,6 @@ def test_what_selection_asks_and_gets_no_answer_to(case):
     assert f"at: {__file__}:" in text
 
 
-@pytest.mark.spec("E6")
 def test_viable_and_workspace_are_answered_for_too():
     mine = kernel(viable=raises, workspace=reads_nothing)
     with pytest.raises(KernelError, match="its `viable` failed"):
@@ -96,7 +94,6 @@ def test_a_refusal_is_still_a_refusal():
         select(REGION, CPU, registry)
 
 
-@pytest.mark.spec("E6")
 def test_functions_that_take_other_arguments_are_refused_where_they_are_declared():
     with pytest.raises(RegistryError, match="its `accepts` takes 2 arguments, self, region") as caught:
         kernel(accepts=lambda self, region: ())
@@ -106,7 +103,6 @@ def test_functions_that_take_other_arguments_are_refused_where_they_are_declared
     assert kernel(cost=lambda region, device, more=1: None) and kernel(build=lambda *all: None)
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize("made", [None, [], HostCall(lambda i, o: None), [Launch(raises, (1,), (1,), ())]])
 def test_a_build_makes_a_call_of_its_device(made):
     for device, spec, good in [("cpu", CPU, isinstance(made, HostCall)), ("cuda", H200, isinstance(made, list))]:  # fmt: skip
@@ -142,7 +138,6 @@ def trained():
     return aicf.compile(model(), "train", device="cpu", loss=nn.MeanSquaredError(), optimizer=nn.SGD(0.1))({"x": np.ones((4, 8), np.float32), "y": np.ones((4, 8), np.float32)})  # fmt: skip
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize(
     "rule, said",
     [
@@ -157,7 +152,6 @@ def test_a_gradient_rule_returns_one_for_each_operand_shaped_as_it_is(wrong, rul
     assert "the gradient rule of wrong returned" in text and said in text and f"at: {__file__}:" in text
 
 
-@pytest.mark.spec("E6")
 @pytest.mark.parametrize(
     "expansion, said",
     [
@@ -177,7 +171,6 @@ def test_an_expansion_ends_in_the_types_of_the_rule(wrong, expansion, said):
     assert text.startswith("the expansion of wrong") and said in text and f"at: {__file__}:" in text
 
 
-@pytest.mark.spec("E6")
 def test_an_op_that_expands_without_a_core_is_told_of_it(wrong):
     @wrong(op)
     def made(x: Float):
@@ -189,7 +182,6 @@ def test_an_op_that_expands_without_a_core_is_told_of_it(wrong):
     assert "wrong has no reference: write one with @wrong.reference" in said
 
 
-@pytest.mark.spec("E6")
 def test_a_type_rule_that_returns_no_type(wrong):
     @wrong(op)
     def made(x: Float):
@@ -199,14 +191,12 @@ def test_a_type_rule_that_returns_no_type(wrong):
     assert "the type rule of wrong returned what is no type" in text and "got: f32" in text
 
 
-@pytest.mark.spec("E6")
 def test_a_name_that_is_nowhere_in_a_scalar_function(wrong):
     wrong(elementwise)(lambda x: mth.tanh(x))  # noqa: F821
     text = message(lambda: aicf.compile(model(), device="cpu")({"x": np.ones((4, 8), np.float32)}))
     assert "got: there is no 'mth'" in text and f"at: {__file__}:" in text and "aicf doctor" not in text
 
 
-@pytest.mark.spec("E6")
 def test_a_default_of_another_type_than_its_attribute():
     with pytest.raises(AttrError, match="attribute knee is 'one'"):
 

@@ -52,7 +52,6 @@ def losses(call, model, given, moved=None):
     return torch.stack(found).cpu()
 
 
-@pytest.mark.spec("E1")
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [gpt2, resnet])
