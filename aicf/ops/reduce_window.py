@@ -14,7 +14,7 @@ import numpy as np
 from ..types import DType, TensorSpec
 from .row_steps import narrow, wide
 from .schema import ACCUMULATES, Number, is_integer, op, require
-from .windows import Padded
+from .windows import Padded, extreme
 
 
 class Join(enum.IntEnum):
@@ -26,7 +26,6 @@ class Join(enum.IntEnum):
     max = 3
 
 
-_OPS = {Join.add: "add", Join.mul: "mul", Join.min: "minimum", Join.max: "maximum"}
 UFUNCS = {Join.add: np.add, Join.mul: np.multiply, Join.min: np.minimum, Join.max: np.maximum}
 NAMES = {"strides": 1, "dilation": 1, "low": 0, "high": 0}
 
@@ -72,7 +71,7 @@ def reduce_window(
     """The sum of each window of x, or its product, minimum or maximum. A step is 1 unless strides says otherwise.
 
     low and high are how far windows may begin before each axis and end behind it: what is there changes nothing. Halves are added and
-    multiplied in f32.
+    multiplied in f32. Of equal extremes of a window the first has the gradient.
 
     C1  window, strides and dilation are integers from 1 on, one for each axis of x    (StableHLO reduce_window C4 to C9)
     C2  low and high are integers from 0 on, one for each axis of x                    (StableHLO reduce_window C12; there also negative)
@@ -97,6 +96,13 @@ def _made_of(shape, window, strides, dilation, low, high):
     return tuple([max((d + a + b - (k - 1) * apart - 1) // s + 1, 0) for d, k, s, apart, a, b in sides])
 
 
+def _joining(emit, how: Join):
+    """What joins two elements."""
+    if how in (Join.min, Join.max):
+        return extreme(emit, how is Join.max)
+    return emit.add if how is Join.add else emit.mul
+
+
 @reduce_window.replaced_by
 def _(emit, x, window, how, strides, dilation, low, high):
     widened = how in (Join.add, Join.mul) and x.dtype.kind == "float" and x.dtype is not DType.f64
@@ -104,7 +110,7 @@ def _(emit, x, window, how, strides, dilation, low, high):
     seen = [
         part for _, part in _slices(emit, y, _neutral(how, x.dtype), window, strides, dilation, low, high)
     ]
-    y = emit.copy(reduce(getattr(emit, _OPS[how]), seen))
+    y = emit.copy(reduce(_joining(emit, how), seen))
     return narrow(emit, y, x) if widened else y
 
 
@@ -161,7 +167,7 @@ def _(emit, x, source, window, strides, low, high):
     best = reduce(emit.maximum, [part for _, part in seen])
     left, total = None, None
     for start, part in seen:
-        is_it = emit.equal(part, best)
+        is_it = emit.logical_or(emit.equal(part, best), emit.not_equal(part, part))
         first = is_it if left is None else emit.logical_and(is_it, left)
         left = emit.logical_not(is_it) if left is None else emit.logical_and(left, emit.logical_not(is_it))
         given = emit.select(first, source, 0)

@@ -215,14 +215,20 @@ def _least(dtype: DType):
     return float("-inf") if dtype.kind == "float" else float(np.iinfo(dtype.numpy).min)
 
 
+def extreme(emit, greatest: bool = True):
+    """`join(best, other)`: the greater one, or the less; of equal ones the first, which has the gradient, and NaN before all."""
+    stands = emit.greater_equal if greatest else emit.less_equal
+
+    def join(best, other):
+        return emit.select(emit.logical_or(stands(best, other), emit.not_equal(best, best)), best, other)
+
+    return join
+
+
 @max_pool.replaced_by
 def _(emit, x, window, strides, low, high, dilation):
-    def larger(best, other):
-        stays = emit.logical_or(emit.greater_equal(best, other), emit.not_equal(best, best))
-        return emit.select(stays, best, other)
-
     shape = windows_of(window, strides, dilation, low, high)
-    found = reduce(larger, slices(emit, x, shape, _least(x.dtype)))
+    found = reduce(extreme(emit), slices(emit, x, shape, _least(x.dtype)))
     return emit.copy(found)
 
 

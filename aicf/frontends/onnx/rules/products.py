@@ -175,8 +175,12 @@ def _lp_norm(n: Call, x: Operand) -> Any:
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(n: Call, x: Operand) -> Any:
+    if x.rank <= 2:
+        return x
+    if n.node.op == "GlobalMaxPool" and x.rank <= 5 and x.dtype.kind == "float" and all(x.shape):
+        return n.op("adaptive_max_pool", x, sizes=(1,) * (x.rank - 2))
     kind = "reduce_mean" if n.node.op == "GlobalAveragePool" else "reduce_max"
-    return n.op(kind, x, axes=tuple(range(2, x.rank)), keepdims=True) if x.rank > 2 else x
+    return n.op(kind, x, axes=tuple(range(2, x.rank)), keepdims=True)
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
