@@ -77,7 +77,9 @@ def _(emit, x, sizes):
         return emit.reduce_mean(x, axes=tuple(range(2, x.rank)), keepdims=True)
     if (windows := _split(emit, x, sizes)) is not None:
         return emit.reduce_mean(windows, axes=tuple(range(3, windows.rank, 2)))
-    return _one_axis_at_a_time(emit, x, sizes, lambda part, axis: emit.reduce_mean(part, axes=(axis,), keepdims=True))
+    return _one_axis_at_a_time(
+        emit, x, sizes, lambda part, axis: emit.reduce_mean(part, axes=(axis,), keepdims=True)
+    )
 
 
 @adaptive_max_pool.replaced_by

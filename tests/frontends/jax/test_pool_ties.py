@@ -17,7 +17,11 @@ def test_ties_of_reduce_window(dtype):
     for axes in (1, int(draw.integers(2, 4))):
         shape = (2, *draw.integers(3, 6, axes).tolist(), 2)
         window, strides = ((1, *draw.integers(1, 4, axes).tolist(), 1) for _ in range(2))
-        pads = [(0, 0), *((int(p), int(p)) for p in [draw.integers(0, k // 2 + 1) for k in window[1:-1]]), (0, 0)]
+        pads = [
+            (0, 0),
+            *((int(p), int(p)) for p in [draw.integers(0, k // 2 + 1) for k in window[1:-1]]),
+            (0, 0),
+        ]
 
         def pooled(x, how=(window, strides, pads)):
             return lax.reduce_window(x, -jnp.inf, lax.max, *how)

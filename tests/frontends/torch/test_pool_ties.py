@@ -32,7 +32,11 @@ def _drawn(draw, axes, adaptive):
     if adaptive:
         return (1, 2, *sizes), (tuple(int(draw.integers(1, 4)) for _ in sizes),)
     window = draw.integers(1, 4, axes).tolist()
-    return (1, 2, *sizes), (tuple(window), tuple(draw.integers(1, 4, axes).tolist()), tuple(int(draw.integers(0, k // 2 + 1)) for k in window))
+    return (1, 2, *sizes), (
+        tuple(window),
+        tuple(draw.integers(1, 4, axes).tolist()),
+        tuple(int(draw.integers(0, k // 2 + 1)) for k in window),
+    )
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
