@@ -1,12 +1,12 @@
-"""Results that are views of one tensor share its memory in PyTorch, or are not dense. A part writes each of its results into dense memory of
-its own, so such views are PyTorch's, of the one tensor that a part makes.
+"""Views at the border of parts. A part writes each of its results into dense memory of its own; PyTorch's views share memory, and many
+are not dense. So PyTorch computes such views itself, from a dense tensor of the part's.
 
-AOTAutograd makes views of inputs itself, and those of tensors that need a gradient; this is for the others."""
+AOTAutograd computes views of inputs itself, and those of tensors that need a gradient; this is for the others."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch._guards import TracingContext
@@ -23,7 +23,7 @@ COPIES = {
 
 
 def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
-    """Give such results views of their own, which read the tensor that has the memory, and return these."""
+    """Give results that share memory views of their own, which read the tensor that owns the memory, and return these."""
     (output,) = [n for n in graph.graph.nodes if n.op == "output"]
     returned = _returned(output, kind)
     sharing: dict[Node, list[Node]] = {}
@@ -31,7 +31,7 @@ def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
         sharing.setdefault(_owner(node), []).append(node)
     made: dict[Node, Node] = {}
     for owner, nodes in sharing.items():
-        if owner.op != "call_function" or (len(nodes) < 2 and is_dense(meta_of(nodes[0]))):
+        if owner.op != "call_function" or len(nodes) < 2:
             continue
         for node in nodes:
             for step in _steps(node, owner):
@@ -43,6 +43,42 @@ def views_of_results(graph: GraphModule, kind: str) -> set[Node]:
         graph.graph.eliminate_dead_code()
         graph.recompile()
     return set(made.values())
+
+
+def views_for_readers(graph: GraphModule, parts: Sequence[Iterable[Node]]) -> list[list[Node]]:
+    """Copy the views of each part that are not dense for their readers outside of it: PyTorch computes those that it reads, with the
+    strides that they have in the trace; another part computes its own. Return the parts after that."""
+    found = [list(nodes) for nodes in parts]
+    home = {node: n for n, nodes in enumerate(found) for node in nodes}
+    copies: dict[tuple[Node, int | None], Node] = {}
+    for node in reversed(list(graph.graph.nodes)):  # a copy reads what its node reads, which is next
+        if node not in home or not _is_view(node) or _is_dense(meta_of(node)):
+            continue
+        for user in list(node.users):
+            there = home.get(user)
+            if there == home[node]:
+                continue
+            if (node, there) not in copies:
+                with graph.graph.inserting_after(node):
+                    copy = copies[node, there] = graph.graph.node_copy(node)
+                if there is not None:
+                    home[copy] = there
+                    found[there].append(copy)
+            user.replace_input_with(node, copies[node, there])
+        if not node.users:
+            found[home.pop(node)].remove(node)
+            graph.graph.erase_node(node)
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node shows another tensor's memory, or is one of several such results."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return name_of(source) in VIEWS and name_of(source) not in COPIES
+
+
+def _is_dense(made: object) -> bool:
+    return isinstance(made, torch.Tensor) and is_dense(made)
 
 
 def under(node: Node) -> list[Node]:

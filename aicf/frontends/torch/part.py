@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
 from ...device import streams
@@ -31,7 +33,7 @@ from ...types import Precision, TensorSpec
 from .emit import Meta, NodeTrial, PartEmitter, emit_nodes, meta_of
 from .report import GraphReport, compilations
 from .rules import Unread
-from .types import DTYPES, TORCH, TorchLayout, Unsupported, brief, hinted, layout_of
+from .types import DTYPES, TORCH, TorchLayout, Unsupported, brief, hinted, layout_of, may_overlap
 
 COMPILING = threading.RLock()
 
@@ -83,6 +85,7 @@ class PartModel:
         made = self._output.args[0]
         self.made: list[Node] = [made] if isinstance(made, Node) else list(made)
         self.given = {f"i{n}": node for n, node in enumerate(given)}
+        self.types = [(meta(node).dtype, tuple(hinted(n) for n in meta(node).shape)) for node in given]
         self.layouts = {name: layout_of(meta(node)) for name, node in self.given.items()}
         self.inputs = {
             name: TensorSpec(self.layouts[name].dense, DTYPES[meta(node).dtype])
@@ -90,6 +93,7 @@ class PartModel:
         }
         self.results = [_result(layout_of(meta(node))) for node in self.made]
         self.dtypes = [meta(node).dtype for node in self.made]
+        self.strides = [tuple(hinted(n) for n in meta(node).stride()) for node in self.made]
         self.outputs = [f"o{n}" for n in range(len(self.made))]
         self.unread: set[str] = set()  # results that are zeros; known when it was emitted
 
@@ -108,7 +112,7 @@ class PartModel:
 
 
 def _result(layout: TorchLayout) -> TorchLayout:
-    """Results have memory for each element."""
+    """The dense layout that a kernel writes a result in."""
     return layout if not layout.repeated else layout_of(torch.empty(layout.shape, device="meta"))
 
 
@@ -168,6 +172,7 @@ class BoundPart:
         self.device, self.ordinal, self.on = device, getattr(on.runtime, "ordinal", None), on
         self.ready = False  # whether its kernels are loaded
         self._inputs = list(zip(model.layouts.values(), self.call.alignments))
+        self._types = model.types
         first = FIRST + len(model.inputs)
         self._results = [
             _Result(model.results[n], place, first + i)
@@ -176,6 +181,15 @@ class BoundPart:
         self._dtypes = [TORCH[p.spec.dtype] for p in self.call.places]
         unread = [n for n, name in enumerate(model.outputs) if name in model.unread]
         self._zeros = [(n, model.results[n].shape, model.dtypes[n]) for n in unread]
+        laid_out = [(n, r.stride, model.strides[n]) for n, r in enumerate(model.results)]
+        self._strides = [(n, traced) for n, stride, traced in laid_out if stride != traced or n in unread]
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether tensors have the types that the part was compiled for: an op of PyTorch's may return another type than was traced."""
+        return all(
+            t.dtype is dtype and t.shape == shape and t.device == self.device
+            for t, (dtype, shape) in zip(tensors, self._types)
+        )
 
     def bind(self) -> None:
         with self.on.runtime.current():
@@ -201,6 +215,8 @@ class BoundPart:
         ]
         for n, shape, dtype in self._zeros:
             results.insert(n, torch.zeros(shape, dtype=dtype, device=self.device))
+        for n, stride in self._strides:
+            results[n] = _with_strides(results[n], stride)
         return results
 
 
@@ -221,12 +237,27 @@ class _Result:
 
 def _as_laid_out(tensor: torch.Tensor, layout: TorchLayout, alignment: int) -> torch.Tensor:
     """A tensor whose memory is as the part was compiled for; a copy where it lies otherwise."""
+    if tensor.is_neg():  # a view that negates when it is read: the imaginary part of a conjugate
+        tensor = tensor.resolve_neg()
     if _lies(tensor, layout) and tensor.data_ptr() % alignment == 0:
         return tensor
     for axis in layout.repeated:
         tensor = tensor.narrow(axis, 0, 1)
     dense = tensor.permute(*layout.order, *layout.repeated) if layout.shape else tensor
     return dense.clone(memory_format=torch.contiguous_format)
+
+
+def _with_strides(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A copy with these strides, which may leave gaps or have elements that share memory."""
+    if tensor.stride() == stride:
+        return tensor
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    if not may_overlap(tensor.shape, stride):
+        return made.copy_(tensor)
+    extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, stride))
+    places = torch.arange(extent, device=tensor.device).as_strided(tensor.shape, stride)
+    made.as_strided((extent,), (1,))[places.flatten()] = tensor.flatten()  # equal elements where they share
+    return made
 
 
 def _lies(tensor: torch.Tensor, layout: TorchLayout) -> bool:
@@ -237,9 +268,10 @@ def _lies(tensor: torch.Tensor, layout: TorchLayout) -> bool:
 
 
 class PartModule(torch.nn.Module):
-    """The part in the graph that runs: as PyTorch calls it. Each combination of sizes is compiled when it is first met.
+    """The part in the graph that runs: as PyTorch calls it. Each combination of types is compiled when it is first met: sizes may change,
+    and an op that PyTorch runs may return another type than its trace says.
 
-    report   is told of sizes at which aicf can't compute the part: PyTorch does. None: they are an error
+    report   receives the types for which aicf can't compute the part: PyTorch does. None: they are an error
     """
 
     def __init__(
@@ -252,7 +284,7 @@ class PartModule(torch.nn.Module):
         self._static = not any(_symbolic(meta_of(n)) for n in placeholders)
         output = next(n for n in graph.graph.nodes if n.op == "output")
         self._single = isinstance(output.args[0], Node)
-        self._bound: dict[Any, BoundPart | None] = {}  # None: PyTorch runs these sizes
+        self._bound: dict[Any, BoundPart | None] = {}  # None: PyTorch runs these types
         if self._static:
             self._keep(None, self._compile(meta_of))
 
@@ -276,11 +308,14 @@ class PartModule(torch.nn.Module):
             self._bound[key] = None
 
     def _met(self, args: Sequence[Any]) -> BoundPart | None:
-        """The part for the sizes of these arguments: rules and kernels were asked about those of the trace alone."""
+        """The part for the types of these arguments: rules and kernels were checked for those of the trace alone."""
         title = f"{self._report.name}, {self._report.kind}" if self._report else "a part"
         facts = {f"input {n}": brief(a) for n, a in enumerate(args)}
         try:
             with compilations().made("sizes", {GRAPH: title, **facts}):
+                for n in self._tensors:
+                    if args[n].device != self.device:
+                        raise Unsupported(f"input {n} is {brief(args[n])}, and the part is on {self.device}")
                 return self._compile(concrete(self.graph_module, args))
         except (Unsupported, NoKernelError) as error:
             self._refused(error)
@@ -290,7 +325,7 @@ class PartModule(torch.nn.Module):
         why = str(error).splitlines()[0]
         if self._report is None:
             raise VerifyError(
-                "a part would run in PyTorch at sizes met after it was compiled", got=why,
+                "a part would run in PyTorch for types met after it was compiled", got=why,
                 expected="ops that aicf takes at all sizes",
                 hint='options={"fallback": "eager"}, the default, runs it in PyTorch; dynamic=False compiles each size',
             ) from error  # fmt: skip
@@ -302,11 +337,10 @@ class PartModule(torch.nn.Module):
         return [part for part in self._bound.values() if part is not None]
 
     def forward(self, *args: Any) -> Any:
-        key = (
-            None
-            if self._static
-            else tuple((a.shape, a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
-        )
+        tensors = [args[i] for i in self._tensors]
+        key = None
+        if not self._static or ((traced := self._bound[None]) and not traced.fits(tensors)):
+            key = tuple(_type_of(a) if isinstance(a, torch.Tensor) else a for a in args)
         if key not in self._bound:
             self._keep(key, self._met(args))
         bound = self._bound[key]
@@ -315,7 +349,7 @@ class PartModule(torch.nn.Module):
             bound = self._bound[key]
         if bound is None:
             return self.graph_module(*args)
-        made = bound([args[i] for i in self._tensors])
+        made = bound(tensors)
         return made[0] if self._single else tuple(made)
 
 
@@ -331,6 +365,10 @@ def bind_all() -> None:
                 module.bind(key)
 
 
+def _type_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
 def _symbolic(made: Any) -> bool:
     if isinstance(made, torch.Tensor):
         return any(not isinstance(n, int) for n in (*made.shape, *made.stride()))
@@ -338,8 +376,8 @@ def _symbolic(made: Any) -> bool:
 
 
 def concrete(graph: GraphModule, args: Sequence[Any]) -> Meta:
-    """What nodes make at the sizes of these arguments."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    """The result of each node for the types of these arguments. Under TorchDynamo's lock: what PyTorch notes while it runs a graph
+    node by node is state of the process."""
 
     found: dict[Node, Any] = {}
 
@@ -348,7 +386,7 @@ def concrete(graph: GraphModule, args: Sequence[Any]) -> Meta:
             found[n] = super().run_node(n)
             return found[n]
 
-    with FakeTensorMode() as mode, torch.no_grad():
+    with compile_lock, FakeTensorMode() as mode, torch.no_grad():
         given = [
             torch.empty_strided(a.shape, a.stride(), dtype=a.dtype, device=a.device)
             if isinstance(a, torch.Tensor)

@@ -10,10 +10,11 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from ...errors import AicfError, VerifyError
 from ...registry.select import Selector
-from .aliases import under, views_of_results
+from .aliases import under, views_for_readers, views_of_results
 from .emit import is_size, line_of, meta_of, name_of, tensors_of
 from .part import PartModule, Target, target
 from .report import FASTER, RANDOM, TOO_SMALL, GraphReport
@@ -56,9 +57,10 @@ def cut(
             for node in nodes:
                 if node in targets and not _is_view(node):
                     report.leave(name_of(node), TOO_SMALL, line_of(node))
-    made = _Partitioner(graph, {n: targets[n] for nodes in kept for n in nodes if n in targets}).fused(kept)
-    _install(made, targets, report, all_of_it)
-    return made
+    kept = views_for_readers(graph, kept)
+    _fuse(graph, kept)
+    _install(graph, targets, report, all_of_it)
+    return graph
 
 
 def _ops(graph: GraphModule) -> list[Node]:
@@ -162,17 +164,15 @@ class _Partitioner:
             found += by_device.values()
         return found
 
-    def fused(self, kept: list[list[Node]]) -> GraphModule:
-        from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-        graph = self._inner.graph_module
-        order = {n: i for i, n in enumerate(graph.graph.nodes)}
-        ordered = [dict.fromkeys(sorted(nodes, key=order.__getitem__)) for nodes in kept]
-        try:
-            fuse_by_partitions(graph, ordered, prefix="aicf_part_")
-        except (TypeError, AttributeError):  # before PyTorch 2.7 partitions were lists
-            fuse_by_partitions(graph, [list(nodes) for nodes in ordered], prefix="aicf_part_")
-        return graph
+def _fuse(graph: GraphModule, parts: list[list[Node]]) -> None:
+    """Replace the nodes of each part by a call of a module that has them."""
+    order = {n: i for i, n in enumerate(graph.graph.nodes)}
+    ordered = [dict.fromkeys(sorted(nodes, key=order.__getitem__)) for nodes in parts]
+    try:
+        fuse_by_partitions(graph, ordered, prefix="aicf_part_")
+    except (TypeError, AttributeError):  # before PyTorch 2.7 partitions were lists
+        fuse_by_partitions(graph, [list(nodes) for nodes in ordered], prefix="aicf_part_")
 
 
 def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphReport, all_of_it: bool) -> None:

@@ -95,6 +95,16 @@ def is_dense(tensor: Any) -> bool:
     return not layout.repeated and layout.stride == tuple(hinted(n) for n in tensor.stride())
 
 
+def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two elements may share memory: an axis does not step over all that the faster ones reach."""
+    reach = 0
+    for step, n in sorted((step, n) for step, n in zip(stride, size) if n > 1):
+        if step <= reach:
+            return True
+        reach += (n - 1) * step
+    return False
+
+
 def _same(shape: Sequence[int], stride: Sequence[int], wanted: Sequence[int]) -> bool:
     """Equal strides, but of axes of one element, which have none."""
     return all(n == 1 or s == w for n, s, w in zip(shape, stride, wanted))

@@ -278,8 +278,8 @@ def _batch_norm_training(s: Site, x: Value, weight: Value | None, bias: Value | 
     running, (training, momentum, eps) = rest[:-3], rest[-3:]
     if not training:
         mean, var = running
-        y, _, _ = _batch_norm(s, x, weight, bias, mean, var, momentum, eps)
-        return y, None, None, mean, var
+        y, *empty = _batch_norm(s, x, weight, bias, mean, var, momentum, eps)
+        return y, *empty, *(s.cast(v, spec.dtype) for v, spec in zip(running, s.outs[3:]))
     axes = tuple(a for a in range(x.rank) if a != 1)
     count = math.prod(x.shape[a] for a in axes)
     if count < 2:
@@ -293,7 +293,8 @@ def _batch_norm_training(s: Site, x: Value, weight: Value | None, bias: Value | 
         y,
         *(s.cast(s.reshape(v, (x.shape[1],)), spec.dtype) for v, spec in zip((mean, rstd), s.outs[1:])),
     ]
-    for old, new in zip(running, (mean, s.ctx.mul(squares, 1.0 / (count - 1)))):
+    for old, new, spec in zip(running, (mean, s.ctx.mul(squares, 1.0 / (count - 1))), s.outs[3:]):
         fresh = s.ctx.mul(s.reshape(new, old.shape), float(momentum))
-        made.append(s.cast(s.ctx.add(s.ctx.mul(s.wide(old), 1.0 - float(momentum)), fresh), old.dtype))
+        # in f32 for statistics in halves, too: PyTorch's graph rounds them
+        made.append(s.cast(s.ctx.add(s.ctx.mul(s.wide(old), 1.0 - float(momentum)), fresh), spec.dtype))
     return tuple(made)

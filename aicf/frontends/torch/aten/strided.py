@@ -9,7 +9,7 @@ from ....ir import Value
 from ....ops.scattering import Scatter
 from ....types import DType, row_major
 from ..rules import Site, rule
-from ..types import TorchLayout, Unsupported, hinted, is_dense, layout_of
+from ..types import TorchLayout, Unsupported, hinted, is_dense, layout_of, may_overlap
 from .views import permuted
 
 
@@ -40,16 +40,6 @@ def _places(s: Site, size: Sequence[int], stride: Sequence[int], first: int) -> 
             along = s.ctx.iota(shape=tuple(size), axis=axis, dtype=DType.i64)
             place = s.ctx.add(place, s.ctx.mul(along, step))
     return place
-
-
-def _may_meet(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether two elements may have one place: an axis does not step over all that the faster ones reach."""
-    reach = 0
-    for step, n in sorted((step, n) for step, n in zip(stride, size) if n > 1):
-        if step <= reach:
-            return True
-        reach += (n - 1) * step
-    return False
 
 
 def _back(order: Sequence[int]) -> list[int]:
@@ -87,7 +77,7 @@ def _as_strided_scatter(
     first, count = offset or 0, math.prod(size)
     _within(size, stride, first, memory.shape[0])
     source, order = s.cast(source, x.dtype), run_of(size, stride)
-    if order is None and _may_meet(size, stride):
+    if order is None and may_overlap(size, stride):
         raise Unsupported("places that may be written twice")
     if order is not None:
         run = s.reshape(permuted(s, source, order) if size else source, (count,))
