@@ -165,7 +165,10 @@ def _failing(rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
 def check(case: BorderCase, where: str = "cpu") -> str | None:
     """How the compiled function differs from eager PyTorch."""
     f, args = case.function(), [x.to(where) for x in case.arguments()]
-    want, wanted = _run(f, args, case.grad)
+    try:
+        want, wanted = _run(f, args, case.grad)
+    except NotImplementedError:  # PyTorch lacks an op of this type on the device
+        return None
     exact, _ = _run(f, [x.double() for x in args], case.grad)
     with failing(dict(case.failing)):
         torch._dynamo.reset()

@@ -1,9 +1,13 @@
 """On an NVIDIA GPU: PyTorch's streams, its allocator, its graph capture, half precision, attention, training."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from draws import torch_border  # noqa: E402
+from draws.seeds import rng  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
@@ -214,3 +218,62 @@ def test_how_long_a_step_takes(dtype, capsys):
             print(f"\n{name}: {ms:.2f} ms a step, first {cold:.1f} s", end="")
         for graph in graphs():
             print(f"\n{graph}", end="")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_with_dropout_sees_the_traced_strides(packed, dtype):
+    """PyTorch's flash attention, whose result follows the layout of q: heads are views of one product, or results of a part."""
+
+    class Heads(nn.Module):
+        def __init__(self, width=64, heads=2):
+            super().__init__()
+            self.heads, self.norm, self.qkv = heads, nn.LayerNorm(width), nn.Linear(width, 3 * width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = (
+                y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1)
+            )
+            if not packed:
+                q, k = q * 0.5 + k, k.tanh()
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.25, is_causal=True)
+            return y.transpose(1, 2).reshape(b, t, c), y
+
+    model = Heads().cuda().to(dtype)
+    x = torch.randn(2, 48, 64, device="cuda", dtype=dtype)
+    made = []
+    for call in (compiled(model), model):
+        torch.manual_seed(1)
+        model.zero_grad()
+        flat, y = call(x)
+        (flat.float().square().mean() + y.float().mean()).backward()
+        made.append([flat, y, *(p.grad for p in model.parameters())])
+    for n, (got, want) in enumerate(zip(*made)):
+        close(got.detach(), want.detach(), 5e-2)
+        assert n > 1 or got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_running_statistics_of_batch_norms(dtype):
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(8)
+    )
+    model = model.cuda().to(dtype).to(memory_format=torch.channels_last)
+    other, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    call, x = compiled(model), torch.randn(4, 3, 16, 16, device="cuda", dtype=dtype) * 2 + 1
+    for _ in range(4):
+        for run, given in ((call, x), (other, x), (exact, x.double())):
+            run(given).float().square().mean().backward()
+    for (name, got), want, truth in zip(model.named_buffers(), other.buffers(), exact.buffers()):
+        error, own = (float((t.double() - truth.double()).abs().max()) for t in (got, want))
+        scale = float(truth.double().abs().max())
+        assert got.dtype is want.dtype and error <= 4 * own + 8 * torch.finfo(dtype).eps * scale, (
+            name, error, own,
+        )  # fmt: skip
+
+
+def test_drawn_functions_are_eagers(request):
+    draw = rng(request.node.nodeid)
+    for case in [c for _ in range(8) if (c := torch_border.draw(draw, "cuda"))]:
+        assert (said := torch_border.check(case, "cuda")) is None, f"{case}\n{said}"
