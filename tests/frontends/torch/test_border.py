@@ -64,7 +64,9 @@ def test_running_statistics_of_drawn_batch_norms(dtype, how, request):
             for of in ("named_buffers", "named_parameters"):
                 for (name, a), b, c in zip(*(getattr(m, of)() for m in (model, eager)), getattr(exact, of)()):
                     tensors = (a, b[1], c[1])
-                    named.append((name, *((t.grad for t in tensors) if of == "named_parameters" else tensors)))
+                    named.append(
+                        (name, *((t.grad for t in tensors) if of == "named_parameters" else tensors))
+                    )
             for name, got, want, truth in named:
                 said = torch_border.differs(got, want, truth, 8 * torch.finfo(dtype).eps)
                 assert said is None, f"{model}, step {step}: {name}: {said}"
