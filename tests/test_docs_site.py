@@ -18,7 +18,6 @@ sys.path.insert(0, str(ROOT))
 
 from tools.docs_site import check, house_style, ops, reference, stage, tutorials  # noqa: E402
 
-
 DOCSTRING = """Sum of x*y_ for |rows|: `f(x)` of a `Value`s, "a:b".
 
 axis      along which it sums; it may

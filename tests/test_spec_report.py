@@ -119,7 +119,9 @@ MARKS = {
     for ids in MARK.findall(path.read_text(encoding="utf-8"))
     for row in re.findall(r"[\"']([^\"']+)[\"']", ids)
 }
-ROWS = set(re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "spec.md").read_text(encoding="utf-8"), re.MULTILINE))
+ROWS = set(
+    re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "spec.md").read_text(encoding="utf-8"), re.MULTILINE)
+)
 
 
 def test_every_mark_names_a_row_of_the_specification():
@@ -131,3 +133,47 @@ def test_rows_without_a_mark_are_named_in_the_roadmap():
     """A row that no test proves is one that is left to do."""
     left = (ROOT / "docs" / "roadmap.md").read_text(encoding="utf-8")
     assert not {row for row in ROWS - set(MARKS) if not re.search(rf"\b{row}\b", left)}
+
+
+NN, GRAPH, OPS = "tests/nn/test_", "tests/graph/test_", "tests/ops/test_"
+LAYER = "test_a_layer_computes_what_numpy_does_and_has_its_gradients"
+IMAGE, PLAIN, EVERY = (
+    (f"{NN}image_layers.py", LAYER),
+    (f"{NN}layers.py", LAYER),
+    (f"{OPS}gradient.py", "test_against_central_differences"),
+)
+CALLED = ("tests/dispatch/test_op_call.py", "test_every_op_agrees_with_its_reference")
+STEPS, MORE = (f"{NN}numerics.py", "test_ten_steps_of_each_optimizer"), (f"{NN}adaptive.py", "test_ten_steps")
+LOSS = (f"{NN}losses.py", "test_values_and_slopes_are_those_of_the_formula")
+D13 = {
+    "batchnorm": [IMAGE], "concat": [(f"{GRAPH}masked.py", "test_a_concatenate_and_its_gradient")], "conv2d": [IMAGE],
+    "cross_entropy": [(f"{NN}numerics.py", "test_loss_and_gradients_of_each_activation_and_loss"), LOSS],
+    "dropout": [(f"{NN}dropout.py", "test_forward_and_backward_use_one_mask")], "elementwise": [(f"{NN}activation_layers.py", LAYER), CALLED, EVERY],
+    "embedding": [(f"{NN}layers.py", "test_an_embedding_reads_rows_and_its_gradient_adds_to_them")], "indexing": [CALLED, EVERY],
+    "layernorm": [PLAIN], "memory": [CALLED, EVERY],
+    "pad": [(f"{GRAPH}masked.py", "test_the_gradient_of_a_pad_is_zero_where_it_cut_and_skips_what_it_put_between")], "pool2d": [IMAGE],
+    "reduction": [CALLED, EVERY], "rmsnorm": [PLAIN], "rnn": [
+        (f"{NN}recurrent.py", LAYER), (f"{NN}recurrent.py", "test_a_step_of_training_moves_weights_by_numpys_gradient"),
+    ],
+    "sdpa": [(f"{NN}attention_layers.py", "test_attention_is_numpys_and_has_its_gradients")],
+    "slice": [(f"{NN}slices.py", "test_gradients_of_slices_are_the_numerical_ones")], "softmax": [CALLED, EVERY],
+    "upsample2d": [(f"{NN}more_image_layers.py", LAYER)], "view": [CALLED, EVERY], "MSE": [LOSS], "BCE": [LOSS], "softmax-CE": [LOSS],
+    "SGD": [STEPS], "Adam": [STEPS], "AdamW": [STEPS], "RMSprop": [MORE], "Adagrad": [MORE], "AMSGrad": [MORE], "LAMB": [MORE], "Lion": [MORE],
+    "learning-rate schedules": [(f"{NN}training.py", "test_a_schedule_in_the_graph_gives_the_textbook_rates")],
+}  # fmt: skip
+
+
+def test_everything_that_d13_names_has_a_test_that_carries_its_mark():
+    (row,) = re.findall(
+        r"^\| D13 \| (.*?) \|", (ROOT / "docs" / "spec.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    named = re.sub(r"\([^)]*\)|The ops|losses|optimizers", "", row)
+    assert {word.strip() for word in re.split("[,;]", named)} == set(D13)
+    for name, proofs in D13.items():
+        for file, test in proofs:
+            marks = re.findall(
+                rf"((?:^@.*\n)(?:^(?!\n).*\n)*?)^def {test}\(",
+                (ROOT / file).read_text(encoding="utf-8"),
+                re.MULTILINE,
+            )
+            assert len(marks) == 1 and '"D13"' in marks[0], f"{name}: {file}::{test}"

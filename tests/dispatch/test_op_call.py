@@ -69,7 +69,7 @@ def check(schema, arrays, attrs, results):
 
 
 @pytest.mark.sample(16)
-@pytest.mark.spec("B1")
+@pytest.mark.spec("B1", "D13")
 @pytest.mark.parametrize("schema, sample, dtype", CASES, ids=sampling.name)
 def test_every_op_agrees_with_its_reference(schema, sample, dtype):
     arrays = sampling.operands(schema, sample, dtype)

@@ -63,7 +63,7 @@ def to_torch(torch, array):
 TOLERANCE = {DType.f16: 4e-3, DType.bf16: 3e-2}
 
 
-@pytest.mark.spec("B1", "B3")
+@pytest.mark.spec("B1", "B3", "D13")
 @pytest.mark.parametrize("layout", ["dense", "offset", "padded", "columns"])
 @pytest.mark.parametrize("op", sampling.names_on("cuda"))
 def test_every_op_on_torch_tensors_in_every_layout(torch, op, layout):

@@ -80,6 +80,7 @@ def test_what_is_read_under_a_mask_is_not_written_over(numerics, device):
     np.testing.assert_allclose(run(emit, device=device, numerics=numerics), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.spec("D13")
 @on_each_device
 def test_the_gradient_of_a_pad_is_zero_where_it_cut_and_skips_what_it_put_between(device):
     amounts = {"low": (2, -1), "high": (-1, 3), "interior": (1, 0)}
@@ -113,6 +114,7 @@ def test_a_concatenate_is_one_kernel_with_maps_around_it(device):
     assert len(many.spec.operands) == 25
 
 
+@pytest.mark.spec("D13")
 @on_each_device
 def test_a_concatenate_and_its_gradient(device):
     def emit(ctx, x):

@@ -74,7 +74,7 @@ def test_inference_drops_nothing(device):
 
 
 @on_each_device
-@pytest.mark.spec("C15")
+@pytest.mark.spec("C15", "D13")
 def test_forward_and_backward_use_one_mask(device):
     """y = sum of dropout(x w): its gradient by w is, in float64, that of the mask the state says."""
     program = aicf.compile(model_of(0.4), "grad", device=device, loss=nn.MeanSquaredError())

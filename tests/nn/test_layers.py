@@ -91,6 +91,7 @@ def drawn(program: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {n: np.asarray(v, np.float64) for n, v in state.items()}
 
 
+@pytest.mark.spec("D13")
 @pytest.mark.sample(1, each="name")
 @on_each_device
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -155,6 +156,7 @@ def test_a_layer_of_halves_has_weights_of_halves(name, dtype, rtol):
 # --- embedding --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("D13")
 @on_each_device
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3), (2, 3, 2), (0, 3)], ids=str)
 @pytest.mark.parametrize("kind", [i32, i64], ids=str)

@@ -16,7 +16,7 @@ NEAR = {"rtol": 2e-4, "atol": 2e-6}  # f32 sums of tens of terms, several steps 
 
 @pytest.mark.sample(1, each="activation")
 @on_each_device
-@pytest.mark.spec("C8", "D1", "D3")
+@pytest.mark.spec("C8", "D1", "D3", "D13")
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("activation", LAYERS)
 def test_loss_and_gradients_of_each_activation_and_loss(activation, loss, device):

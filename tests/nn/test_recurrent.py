@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 
 import aicf
 from aicf import nn
@@ -118,6 +119,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.spec("D13")
 @pytest.mark.sample(2, each="kind")
 @on_each_device
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given"])
@@ -166,6 +168,40 @@ def test_a_layer_computes_what_numpy_does_and_has_its_gradients(kind, how, given
 
 
 @on_each_device
+@pytest.mark.spec("D13")
+@pytest.mark.parametrize("kind", ["lstm", "gru", "tanh"])
+def test_a_step_of_training_moves_weights_by_numpys_gradient(kind, device):
+    """Weights, inputs and targets are drawn in each run; SGD's step over the rate is NumPy's central difference."""
+    _, cell, states = KINDS[kind]
+    draw = rng("recurrent", kind)
+    model, rate = model_of(kind), 0.5
+    want = TensorSpec((STEPS, "batch", HIDDEN))
+    program = aicf.compile(
+        model, "train", device=device, loss=nn.LossFunction(squares, want=want), optimizer=nn.SGD(rate)
+    )
+    program.load_state_dict(
+        {n: draw.normal(0, 0.5, v.shape).astype(v.dtype) for n, v in params(program).items()}, strict=False
+    )
+    before, feed = weights(program), feed_of(model, draw)
+    y = draw.normal(size=want.bind(model.sizes).shape).astype(np.float32)
+    loss = float(program({**feed, "want": y})["loss"].numpy())
+    after = weights(program)
+
+    def loss_of(w):
+        shown, ends = oracle(cell, states, feed["x"].astype(np.float64), w)
+        return ((shown - y) ** 2).mean() + sum((e**2).mean() for e in ends)
+
+    assert loss == pytest.approx(loss_of(before), rel=1e-5)
+    for name, value in before.items():
+        for flat in draw.permutation(value.size)[:6]:
+            at = np.unravel_index(flat, value.shape)
+            step = 1e-6 * (np.arange(value.size) == flat).reshape(value.shape)
+            slope = (loss_of({**before, name: value + step}) - loss_of({**before, name: value - step})) / 2e-6
+            moved = (before[name][at] - after[name][at]) / rate
+            assert moved == pytest.approx(slope, rel=1e-3, abs=1e-5), (kind, name, at)
+
+
+@on_each_device
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 def test_halves(dtype, device):
     model = model_of("lstm", dtype, layers=2)
@@ -179,6 +215,7 @@ def test_halves(dtype, device):
     )
 
 
+@pytest.mark.spec("D13")
 @on_each_device
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_training_learns_what_came_first(kind, device):

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], bool]] = {
 SHAPE = (4, 3, 6)
 
 
+@pytest.mark.spec("D13")
 @pytest.mark.sample(6)
 @on_each_device
 @pytest.mark.parametrize("name", CASES)

@@ -171,7 +171,7 @@ class Slope(nn.Layer):
 
 
 @on_each_device
-@pytest.mark.spec("C13", "D16")
+@pytest.mark.spec("C13", "D16", "D13")
 @pytest.mark.parametrize("name", CURVES)
 def test_a_schedule_in_the_graph_gives_the_textbook_rates(device, name):
     """The gradient of (w - t)^2 at w = t + 1/2 is 1: SGD then moves w by the rate."""

@@ -55,6 +55,7 @@ CASES = [
 ]
 
 
+@pytest.mark.spec("D13")
 @pytest.mark.parametrize("schema, sample", CASES, ids=name)
 def test_against_central_differences(schema, sample):
     arrays, attrs, results, cotangents = prepared(schema, sample)

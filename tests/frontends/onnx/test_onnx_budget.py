@@ -64,7 +64,10 @@ def chain(count, kind="Concat"):
         attrs = {"axis": 0} if kind == "Concat" else {}
         nodes.append(helper.make_node(kind, [name, name], [f"t{i}"], **attrs))
         name = f"t{i}"
-    nodes += [helper.make_node("ReduceSum", [name], ["r"], keepdims=0), helper.make_node("Add", ["x", "r"], ["y"])]
+    nodes += [
+        helper.make_node("ReduceSum", [name], ["r"], keepdims=0),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
     return model(nodes, [("x", [2])], [("y", [2])], {"k": np.ones(4, np.float32)})
 
 
@@ -74,7 +77,7 @@ def test_a_constant_that_doubles_is_computed_up_to_the_limit_and_then_in_the_gra
     peak, error = read(proto)
     assert error is None and peak < 6 * LIMIT
     if count > 30:
-        with pytest.raises(DeviceError, match="the host has no memory of 1[0-9]{11} bytes"):
+        with pytest.raises(DeviceError, match=r"the host has no memory of 1[0-9]{11} bytes"):
             aicf.compile(load(proto), device="cpu")({"x": np.ones(2, np.float32)})
     else:
         got = aicf.compile(load(proto), device="cpu")({"x": np.ones(2, np.float32)})["y"].numpy()
@@ -106,15 +109,21 @@ def test_the_setting_is_a_number_of_mebibytes(monkeypatch):
         with pytest.raises(SettingError, match="AICF_FOLD_MB is"):
             load(chain(2))
     monkeypatch.setenv("AICF_FOLD_MB", "0")
-    peak, error = read(chain(4))
+    _, error = read(chain(4))
     assert error is None  # its weight is 16 bytes: it may grow eightfold, and the rest is in the graph
 
 
 def loop(count, *, ends, shows):
     """A Loop of so many iterations; `ends`: its body computes whether there is another one."""
     info, boolean = helper.make_tensor_value_info, TensorProto.BOOL
-    go_on = helper.make_node("Less", ["s", "edge"], ["d"]) if ends else helper.make_node("Identity", ["c"], ["d"])
-    nodes = [go_on, helper.make_node("Add", ["s", "s"], ["o"]), *[helper.make_node("Neg", ["s"], ["row"])] * shows]
+    go_on = (
+        helper.make_node("Less", ["s", "edge"], ["d"]) if ends else helper.make_node("Identity", ["c"], ["d"])
+    )
+    nodes = [
+        go_on,
+        helper.make_node("Add", ["s", "s"], ["o"]),
+        *[helper.make_node("Neg", ["s"], ["row"])] * shows,
+    ]
     body = helper.make_graph(
         nodes, "body", [info("i", TensorProto.INT64, []), info("c", boolean, []), info("s", 1, [])],
         [info("d", boolean, []), info("o", 1, []), *[info("row", 1, [])] * shows],
