@@ -13,11 +13,12 @@ from .arrange import Laid, sources
 from .attention_grad import Gradient, NoGradient, Operands, gradient_of
 from .axes import MOVED, Group, Layout, atoms, before, behind, every, fresh, settled
 from .flow import CameClose, Flow, at
+from .forms import refused
 from .masks import Masks, masks_of
 from .probe import Layouts
 from .products import crossing, factors
 from .scores import Scores, scores_of
-from .softmax import FoundSoftmax, axis_of, is_plain, softmax_behind
+from .softmax import SOFTMAX, FoundSoftmax, axis_of, is_plain, softmax_behind
 
 TYPES = frozenset({DType.f32, DType.f16, DType.bf16})
 
@@ -63,6 +64,8 @@ def find(flow: Flow, op: Op, trains: bool) -> Found | None:
         if softmax is None:
             _refuse_changed(flow, weights)
         elif _has_product(flow, softmax.scores):
+            if softmax.stray is not None:
+                raise refused(SOFTMAX, softmax.stray)
             try:
                 return _Match(flow, op, side, softmax, trains).found()
             except NotAttention:
@@ -86,6 +89,7 @@ def _refuse_changed(flow: Flow, weights: Value) -> None:
         rest = [v for m, v in enumerate(operands) if m != n]
         if (
             softmax is not None
+            and softmax.stray is None
             and _has_product(flow, softmax.scores)
             and not _reads(flow, rest, softmax.weights)
         ):

@@ -13,6 +13,7 @@ from ...types import DType
 from .arrange import Laid, sources
 from .axes import Axis, Group, Layout, atoms, every, settled, unify
 from .flow import Flow
+from .forms import SOFTMAXES, FormOps, reached, refused, stray
 from .probe import Layouts, Probe, Unknowable
 from .products import crossing, factors, is_plain_product
 from .scores import Scores
@@ -20,6 +21,17 @@ from .softmax import is_plain
 
 FAR = 64  # ops between the products
 EXACT = 1e-6
+GRADIENT = FormOps(
+    "the gradient of attention",
+    SOFTMAXES | {"softmax_grad", "log_softmax_grad", "tanh", "tanh_grad", "power"},
+)
+_SPREADS = (
+    (1.0, 1.0),
+    (30.0, 1.0),
+    (1e-3, 1e3),
+    (300.0, 1e-3),
+    (0.0, 1.0),
+)  # of scores, and of the gradient of weights
 
 
 class NoGradient(Exception):
@@ -243,24 +255,37 @@ class _Backward:
     # --- what they compute ------------------------------------------------------------------------------------------------
 
     def _check(self, ops: Sequence[Op], dp: Value | None, ends: dict[str, Value]) -> None:
-        """NoGradient unless the ends are weights and the gradient of scores, at random numbers."""
-        domain, flow, scores = self.domain, self.flow, self.scores
-        product = flow.result(scores.product)
+        """NoGradient unless the ends are weights and the gradient of scores: of no op that a gradient has not, and by samples."""
+        product = self.flow.result(self.scores.product)
+        dp = product if dp is None else dp
+        ops = [*self.forward[1:], *ops]
+        starts = {product.vid, dp.vid}
+        other = stray(self.flow, GRADIENT, reached(self.flow, ends.values(), ops, starts), starts)
+        if other is not None:
+            raise NoGradient(f": {refused(GRADIENT, other)}")
+        for seed, spreads in enumerate(_SPREADS):
+            self._sampled(ops, product, dp, ends, spreads, np.random.default_rng((3, seed)))
+
+    def _sampled(
+        self, ops: Sequence[Op], product: Value, dp: Value, ends: dict[str, Value], spreads: tuple[float, float], rng: np.random.Generator
+    ) -> None:  # fmt: skip
+        """NoGradient unless the ends are weights and the gradient of scores, at scores and gradients that are spread so far."""
+        domain, scores = self.domain, self.scores
         keys = atoms(self.operands.keys)
         others = tuple(axis for axis in every(domain.of(product)) if axis not in keys)
         order = (*others, *keys)
         sizes: dict[Axis, int] = {axis: 2 + n % 2 for n, axis in enumerate(others)} | dict.fromkeys(keys, 4)
         for layout in list(domain.layouts.values()):
             sizes |= {axis: 2 for axis in every(layout) if axis not in sizes}
-        rng = np.random.default_rng(3)
 
-        def drawn(value: Value) -> tuple[np.ndarray, Group]:
+        def drawn(value: Value, spread: float = 1.0) -> tuple[np.ndarray, Group]:
             own = every(domain.of(value))
             shape = [sizes[axis] for axis in own]
-            return (rng.random(shape) < 0.6 if value.dtype is DType.bool else rng.normal(size=shape)), own
+            return (
+                rng.random(shape) < 0.6 if value.dtype is DType.bool else spread * rng.normal(size=shape)
+            ), own
 
-        dp = product if dp is None else dp
-        given = {product.vid: drawn(product)} | {dp.vid: drawn(dp)}
+        given = {product.vid: drawn(product, spreads[0])} | {dp.vid: drawn(dp, spreads[1])}
         given |= {added.value.vid: drawn(added.value) for added in scores.added}
         seen = np.ones([sizes[axis] for axis in order], np.bool_)
         probe = Probe(domain, sizes, given)
@@ -269,7 +294,7 @@ class _Backward:
             probe.arrays[hidden.condition.vid] = (array, own)
             seen &= probe.whole(hidden.condition, order) == hidden.shown
         try:
-            probe.run([*self.forward[1:], *ops])
+            probe.run(ops)
             made = {name: probe.whole(value, order) for name, value in ends.items()}
         except Unknowable as unknown:
             raise NoGradient(f", which also reads {unknown}") from None
@@ -281,7 +306,9 @@ class _Backward:
         axes = tuple(n for n, axis in enumerate(order) if axis in keys)
         ds = weights * (grad - (weights * grad).sum(axes, keepdims=True)) * slope * seen
         whole = np.broadcast_to(seen.any(axes, keepdims=True), ds.shape)
+        rounded = 1e-12 * abs(scores.scale) * np.abs(grad).max(initial=0.0)  # where weights are 0 and 1
         for name, array in made.items():
             got, want = array[whole], (weights if name == "v" else ds)[whole]
-            if not np.allclose(got, want, rtol=EXACT, atol=EXACT * np.abs(want).max(initial=0.0)):
+            near = EXACT * np.abs(want).max(initial=0.0) + rounded * (name != "v")
+            if not np.allclose(got, want, rtol=EXACT, atol=near):
                 raise NoGradient(f", by what is not the gradient of {name}")

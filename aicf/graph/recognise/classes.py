@@ -1,5 +1,5 @@
 """What a graph computes of rows of classes and of their labels: picks, however their indices are computed, and what is around them. It is computed
-of a few classes, and of labels that are among these."""
+of a few classes, and of labels that are among these: the first and the last, some others, and those on both sides of every number that is met."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .probe import Labelled, Layouts, Probe, Unknowable
 from .softmax import is_plain
 
 FAR = 128  # ops around the logits
-CLASSES = 7  # that are computed
+CLASSES = 7  # that are computed, and those next to numbers
+MOST_CLASSES = 64  # more numbers than these would need are none of a cross entropy
 MOST_ROWS = 2**20
 PICKS = frozenset({"gather", "take_along_axis", "scatter_add"})
 _SIMPLE = MOVED | {"select", "neg", "convert"}  # what is done with numbers of rows before they meet classes
@@ -41,6 +42,7 @@ class ClassRegion:
         self.ops = [op for op in placed if self._within(op)]  # when all axes have met
         self.picks = [op for op in self.ops if op.kind in PICKS]
         self.made = {vid for op in self.ops for vid in op.outputs}
+        self.sampled = self._sampled()
 
     # --- which ops --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +114,42 @@ class ClassRegion:
             return None
         return ((*rows, *self.classes),) if unify(layout[0], rows) else None
 
+    def _sampled(self) -> np.ndarray:
+        """The classes that are computed, in order."""
+        size = self.logits.shape[-1]
+        found = {0, 1, size // 2, size - 2, size - 1}
+        for number in self._numbers():
+            if np.isfinite(number):
+                near = {int(np.floor(number)) + n for n in (-1, 0, 1, 2)}
+                found |= {n for n in near if 0 <= n < size} | {n % size for n in near}
+        rng = np.random.default_rng(size)
+        while len(found) < CLASSES:
+            found.add(int(rng.integers(size)))
+        return np.array(sorted(found))
+
+    def _numbers(self) -> set[float]:
+        """The numbers that the ops read, and those that indices and conditions are computed with."""
+        flow, numbers, seen = self.flow, set[float](), set[int]()
+        waiting = [v for op in self.ops for v in flow.operands(op)]
+        while waiting and len(seen) < 4 * FAR:
+            value = waiting.pop()
+            if value.vid in seen:
+                continue
+            seen.add(value.vid)
+            number, op = flow.number(value), value.producer
+            if number is not None:
+                numbers.add(number)
+            elif value.dtype.kind != "float" and op is not None and is_plain(op):
+                waiting += flow.operands(op)
+        return numbers
+
+    def places(self, labels: np.ndarray) -> np.ndarray:
+        """Where labels are among the sampled classes; their count for what is no class, -1 for a class that is not sampled."""
+        found = np.searchsorted(self.sampled, labels)
+        hit = self.sampled[np.minimum(found, len(self.sampled) - 1)] == labels
+        outside = (labels < 0) | (labels >= self.logits.shape[-1])
+        return np.where(hit, found, np.where(outside, len(self.sampled), -1))
+
     # --- labels -----------------------------------------------------------------------------------------------------------
 
     def labels(self) -> list[Value]:
@@ -121,7 +159,7 @@ class ClassRegion:
         for op in self.ops:
             if op.kind in ("equal", "not_equal") and flow.operands(op)[0].dtype.kind == "int":
                 slices += [s for v in flow.operands(op) if (s := self._integers(v))]
-        if not slices:
+        if not slices or len(self.sampled) > MOST_CLASSES:
             return []
         common = set.intersection(*slices)
         found = [flow.value(vid) for vid in common]
@@ -143,10 +181,15 @@ class ClassRegion:
     # --- what is computed -------------------------------------------------------------------------------------------------
 
     def probe(
-        self, logits: np.ndarray, labels: Value, drawn: np.ndarray, leaves: dict[int, np.ndarray]
+        self,
+        logits: np.ndarray,
+        labels: Value,
+        drawn: np.ndarray,
+        leaves: dict[int, np.ndarray],
+        rng: np.random.Generator,
     ) -> ClassProbe:
-        """All that can be computed of logits (rows, CLASSES) and labels; `leaves` has other numbers, which are drawn where they lack."""
-        probe = ClassProbe(self, logits, labels, drawn, leaves)
+        """All that can be computed of logits (rows, sampled classes) and labels; `leaves` has other numbers, which are drawn where they lack."""
+        probe = ClassProbe(self, logits, labels, drawn, leaves, rng)
         for op in self.ops:
             try:
                 probe.run([op])
@@ -163,8 +206,10 @@ class ClassProbe(Probe):
         labels: Value,
         drawn: np.ndarray,
         leaves: dict[int, np.ndarray],
+        rng: np.random.Generator,
     ) -> None:
-        sizes = {axis: axis.size for axis in region.rows} | dict.fromkeys(region.classes, CLASSES)
+        self.count = len(region.sampled)
+        sizes = {axis: axis.size for axis in region.rows} | dict.fromkeys(region.classes, self.count)
         order = (*region.rows, *region.classes)
         array = logits.reshape([sizes[axis] for axis in order])
         super().__init__(region.layouts, sizes, {region.logits.vid: (array, order)})
@@ -172,14 +217,14 @@ class ClassProbe(Probe):
         self.integers: dict[int, np.ndarray | None] = {
             labels.vid: drawn.reshape(labels.shape).astype(labels.dtype.numpy)
         }
-        self.rng = np.random.default_rng(11)
+        self.rng = rng
 
     def rows_of(self, value: Value) -> np.ndarray:
         """A value of rows, or of rows and classes, as a matrix."""
         region = self.region
         own = set(self.arrays[value.vid][1])
         if own & set(region.classes):
-            return self.whole(value, (*region.rows, *region.classes)).reshape(region.count, CLASSES)
+            return self.whole(value, (*region.rows, *region.classes)).reshape(region.count, self.count)
         return self.whole(value, region.rows).reshape(region.count)
 
     def _read(self, value: Value) -> Labelled:
@@ -195,7 +240,7 @@ class ClassProbe(Probe):
         op = value.producer
         along = atoms(layout[op.attrs["axis"]]) if op is not None and op.kind == "iota" else ()
         if along and along == self.region.classes:
-            self.arrays[value.vid] = np.arange(CLASSES, dtype=value.dtype.numpy), along
+            self.arrays[value.vid] = self.region.sampled.astype(value.dtype.numpy), along
         elif not set(own) <= set(self.region.rows):
             raise Unknowable(value.name)
         elif value.dtype.kind == "float":
@@ -240,27 +285,27 @@ class ClassProbe(Probe):
                 if own
                 else np.full(region.count, self._read(source)[0])
             )
-            made = np.zeros((region.count, CLASSES))
-            hit = (label >= 0) & (label < CLASSES)
+            made = np.zeros((region.count, self.count))
+            hit = (label >= 0) & (label < self.count)
             made[hit, label[hit]] = values[hit]
-            made[~hit & (values != 0), :] = np.nan if (label >= region.logits.shape[-1]).any() else 0
+            made[~hit & (values != 0), :] = np.nan
             return made.reshape([self.sizes[a] for a in (*region.rows, *region.classes)]), (
                 *region.rows,
                 *region.classes,
             )
-        rows = self.whole(source, (*region.rows, *region.classes)).reshape(region.count, CLASSES)
-        inside = (label >= 0) & (label < CLASSES)
+        rows = self.whole(source, (*region.rows, *region.classes)).reshape(region.count, self.count)
+        inside = (label >= 0) & (label < self.count)
         picked = np.where(inside, rows[np.arange(region.count), np.where(inside, label, 0)], np.nan)
         return picked.reshape([self.sizes[a] for a in region.rows]), region.rows
 
     def _classes_of(self, op: Op, indices: np.ndarray) -> np.ndarray:
-        """The class that each row picks; one beyond all of them where it picks none."""
+        """The place of the class that each row picks among those that are sampled (`ClassRegion.places`)."""
         region, size = self.region, self.region.logits.shape[-1]
         flat = indices.reshape(-1).astype(np.int64)
         if op.kind == "take_along_axis" or op.attrs.get("along"):
             flat = np.where(flat < 0, flat + size, flat)
-            return np.where((flat >= 0) & (flat < size), flat, size)
+            return region.places(flat)
         whole = region.count * size
         flat = np.where(flat < 0, flat + whole, flat)
         row, label = np.divmod(flat, size)
-        return np.where((row == np.arange(region.count)) & (flat < whole), label, size)
+        return region.places(np.where((row == np.arange(region.count)) & (flat < whole), label, size))

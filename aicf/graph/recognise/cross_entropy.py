@@ -13,12 +13,14 @@ from ...types import DType
 from .arrange import Laid
 from .attention import TYPES
 from .axes import MOVED, Layout
-from .classes import CLASSES, MOST_ROWS, ClassProbe, ClassRegion
+from .classes import CLASSES, MOST_ROWS, PICKS, ClassProbe, ClassRegion
 from .flow import CameClose, Flow, at
+from .forms import SOFTMAXES, FormOps, reached, refused, stray
+from .loss_samples import EXACT, LossCandidate, confirm, softmax_of
 
 ANY = "any"
 ANCHORS = frozenset({"exp", "log_softmax", "logsumexp"})
-EXACT = 1e-7
+LOSS = FormOps("a cross entropy", SOFTMAXES | PICKS | {"softmax_grad", "log_softmax_grad", "power"})
 
 
 @dataclass(frozen=True)
@@ -109,17 +111,17 @@ class _LossMatch:
     def __init__(self, flow: Flow, region: ClassRegion, labels: Value) -> None:
         self.flow, self.region, self.labels = flow, region, labels
         self.rng = np.random.default_rng(7)
-        self.x = 2 * self.rng.normal(size=(region.count, CLASSES))
-        e = np.exp(self.x - self.x.max(-1, keepdims=True))
-        self.p = e / e.sum(-1, keepdims=True)
-        self.lse = np.log(np.exp(self.x).sum(-1))
+        self.classes = len(region.sampled)
+        self.x = 2 * self.rng.normal(size=(region.count, self.classes))
+        self.p, self.lse = softmax_of(self.x)
         self.leaves: dict[int, np.ndarray] = {}
         self.size = region.logits.shape[-1]
-        self.drawn = self.rng.integers(0, CLASSES, region.count)
+        self.drawn = self.rng.permutation(np.resize(np.arange(self.classes), region.count))
+        self.labelled = region.sampled[self.drawn]  # each row's class
 
     def found(self) -> FoundLoss | None:
         region = self.region
-        probe = self._run(self.drawn)
+        probe = self._run(self.labelled)
         loss, sign = self._loss(probe)
         slopes: list[Slope | None] = [*self._slopes(probe)]
         if loss is None and not slopes:
@@ -133,7 +135,7 @@ class _LossMatch:
         )  # fmt: skip
 
     def _run(self, labels: np.ndarray) -> ClassProbe:
-        return self.region.probe(self.x, self.labels, labels, self.leaves)
+        return self.region.probe(self.x, self.labels, labels, self.leaves, np.random.default_rng(11))
 
     def _made(self, probe: ClassProbe, classes: bool) -> list[Value]:
         """Floats of rows, or of rows and classes, that were computed, in order."""
@@ -147,27 +149,46 @@ class _LossMatch:
 
     def _loss(self, probe: ClassProbe) -> tuple[Value | None, float]:
         want = self.lse - self.x[np.arange(len(self.x)), self.drawn]
-        negative = None
+        negative, close = None, None
         for value in self._made(probe, False):
             made = probe.rows_of(value)
-            if np.allclose(made, want, rtol=EXACT, atol=EXACT):
+            sign = next((n for n in (1.0, -1.0) if np.allclose(made, n * want, rtol=EXACT, atol=EXACT)), 0.0)
+            if sign and (other := self._stray(value)) is not None:
+                close = close or other
+            elif sign > 0:
                 return value, 1.0
-            if negative is None and np.allclose(made, -want, rtol=EXACT, atol=EXACT):
+            elif sign < 0 and negative is None:
                 negative = value
+        if close is not None and negative is None:
+            raise refused(LOSS, close)
         return negative, -1.0
+
+    def _stray(self, value: Value, *stops: Value) -> Op | None:
+        """An op, between the logits and a value, that a cross entropy has not."""
+        flow, region = self.flow, self.region
+        starts = {region.logits.vid, *(v.vid for v in stops)}
+        return stray(flow, LOSS, reached(flow, [value], region.ops, starts), starts)
 
     def _slopes(self, probe: ClassProbe) -> list[Slope]:
         """What may be the gradient of logits: of the first value that is, by each thing that it may be multiplied by."""
-        want = self.p - (np.arange(CLASSES) == self.drawn[:, None])
+        want = self.p - (np.arange(self.classes) == self.drawn[:, None])
+        close: Op | None = None
         for value in self._made(probe, True):
             with np.errstate(all="ignore"):
                 ratios = probe.rows_of(value) / want
             ratio = ratios[:, :1]
             if np.isfinite(ratio).all() and ratio.any() and np.allclose(ratios, ratio, rtol=EXACT, atol=0):
-                found = self._factors(probe, ratio[:, 0])
+                layout = self.region.layouts.of(value)
+                found = []
+                for factor, of in self._factors(probe, ratio[:, 0]):
+                    other = self._stray(value, *([of.value] if of else []))
+                    close = close or other
+                    if other is None:
+                        found.append(Slope(value, layout, factor, of))
                 if found:
-                    layout = self.region.layouts.of(value)
-                    return [Slope(value, layout, factor, of) for factor, of in found]
+                    return found
+        if close is not None:
+            raise refused(LOSS, close)
         return []
 
     def _factors(self, probe: ClassProbe, ratio: np.ndarray) -> list[tuple[float, Laid | None]]:
@@ -207,7 +228,11 @@ class _LossMatch:
         close: CameClose | None = None
         for slope in slopes:
             try:
-                return slope, *self._elsewhere(loss, sign, slope)
+                found = self._elsewhere(loss, sign, slope)
+                of = slope.of.value if slope is not None and slope.of is not None else None
+                value, factor = (slope.value, slope.factor) if slope is not None else (None, 1.0)
+                confirm(self.region, LossCandidate(self.labels, loss, sign, value, factor, of))
+                return slope, *found
             except CameClose as near:
                 close = close or near
         assert close is not None
@@ -217,7 +242,7 @@ class _LossMatch:
         size, signed = self.size, self.labels.dtype.numpy.kind == "i"
         limits = np.iinfo(self.labels.dtype.numpy)
         wrapped = (
-            self._given(self.drawn - size, loss, sign, slope) if signed and -size >= limits.min else None
+            self._given(self.labelled - size, loss, sign, slope) if signed and -size >= limits.min else None
         )
         beyond = [n for n in (size, size + 3, -size - 1, -size - 3) if limits.min <= n <= limits.max]
         found = {self._given(np.full_like(self.drawn, n), loss, sign, slope) for n in beyond}
@@ -239,7 +264,7 @@ class _LossMatch:
     ) -> tuple[str, str]:
         """What other labels give, of loss and gradient: "label" where it is that of the class drawn for the row."""
         probe = self._run(labels)
-        hot = np.arange(CLASSES) == self.drawn[:, None]
+        hot = np.arange(self.classes) == self.drawn[:, None]
         losses = {"label": self.lse - self.x[hot], "sum": self.lse, "nan": np.full(len(self.x), np.nan)} | {
             "zero": 0 * self.lse
         }

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,22 +14,24 @@ from ...ir import Op, Value
 from ...types import DType
 from .arrange import Laid, arranged
 from .attention import TYPES
-from .axes import Axis, Group, Layout, every, fresh
-from .flow import Edit, Flow
-from .probe import Labelled, Layouts, Probe, Unknowable
+from .axes import Layout, every, fresh
+from .flow import CameClose, Edit, Flow
+from .forms import FormOps, reached, refused, stray
+from .norm_rows import EXACT, RowProbe, hard_rows
+from .probe import Labelled, Layouts, Unknowable
 from .softmax import between, is_plain
 
 ANCHORS = frozenset({"rsqrt", "sqrt"})
 FAR = 64  # ops behind the statistics
 UP = 24  # values before them
 NARROWEST, WIDEST = 8, 2**16  # rows that are computed
-EXACT = 1e-7
+NORM = FormOps("the gradient of a norm", frozenset({"sqrt", "rsqrt", "power"}))
 
 
 @dataclass(frozen=True)
 class Statistics:
     """Of rows of x, along its last axis: `spread` is 1 / sqrt(v + eps), or sqrt(v + eps) if `inverse`, of the mean v of squares; about the
-    mean, if there is one."""
+    mean, if there is one. `stray`: an op that a norm has not; it only came close."""
 
     x: Value
     layout: Layout
@@ -38,6 +39,7 @@ class Statistics:
     spread: Value
     inverse: bool
     ops: tuple[Op, ...]
+    stray: Op | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class FoundSlope:
 
 
 def find_slope(flow: Flow, op: Op) -> FoundSlope | None:
-    """What follows from statistics that end in this op; None where it is no gradient, or they are those of no norm."""
+    """What follows from statistics that end in this op; None where it is no gradient, or they are those of no norm. CameClose says what is in the
+    way."""
     spread = flow.result(op)
     readers = flow.readers(spread)
     while len(readers) == 1 and flow.result(readers[0]).spec.numel == spread.spec.numel:
@@ -70,6 +73,7 @@ def find_slope(flow: Flow, op: Op) -> FoundSlope | None:
 
 def _statistics(flow: Flow, op: Op) -> Statistics | None:
     spread = flow.result(op)
+    close: Statistics | None = None
     for x in _rows_before(flow, spread):
         ops = between(flow, x, spread)
         if not ops:
@@ -80,15 +84,16 @@ def _statistics(flow: Flow, op: Op) -> Statistics | None:
             continue
         if set(every(layouts.of(spread))) != set(every(layout[:-1])):
             continue
-        probe = _RowProbe(layouts, layout, {})
+        probe = RowProbe(layouts, layout, {})
         try:
             probe.run(ops)
         except Unknowable:
             continue
         found = _named(flow, probe, x, ops, spread, op.kind == "sqrt")
-        if found is not None:
+        if found is not None and found.stray is None:
             return found
-    return None
+        close = close or found
+    return close
 
 
 def _rows_before(flow: Flow, spread: Value) -> list[Value]:
@@ -113,7 +118,7 @@ def _rows_before(flow: Flow, spread: Value) -> list[Value]:
 
 
 def _named(
-    flow: Flow, probe: _RowProbe, x: Value, ops: Sequence[Op], spread: Value, inverse: bool
+    flow: Flow, probe: RowProbe, x: Value, ops: Sequence[Op], spread: Value, inverse: bool
 ) -> Statistics | None:
     """The statistics of a norm, if that is what was computed."""
     rows = probe.matrix(x)
@@ -142,48 +147,9 @@ def _named(
             )
             if of is None:
                 return None
-        return Statistics(x, probe.domain.of(x), of, spread, inverse, tuple(ops))
+        other = stray(flow, NORM, ops, {x.vid}, lambda op: probe.is_decided(op, rows))
+        return Statistics(x, probe.domain.of(x), of, spread, inverse, tuple(ops), other)
     return None
-
-
-class _RowProbe(Probe):
-    """A few rows, of their own length; what else is read is drawn, and kept in `leaves`."""
-
-    def __init__(self, layouts: Layouts, layout: Layout, leaves: dict[int, Labelled]) -> None:
-        self.features: Group = every(layout[-1:])
-        self.rows: Group = every(layout[:-1])
-        sizes: dict[Axis, int] = {axis: min(axis.size, 2 + n % 2) for n, axis in enumerate(self.rows)}
-        sizes |= {axis: axis.size for axis in self.features}
-        self.rng = np.random.default_rng(5)
-        order = (*self.rows, *self.features)
-        array = 1.5 * self.rng.normal(size=[sizes[axis] for axis in order]) + 0.5
-        first = next(iter(layouts.layouts))
-        super().__init__(layouts, sizes, {first: (array, order)})
-        self.leaves = leaves
-
-    def _read(self, value: Value) -> Labelled:
-        if value.vid in self.arrays or self.flow.number(value) is not None:
-            return super()._read(value)
-        own = every(self.domain.of(value))
-        if value.dtype.kind != "float" or any(axis not in self.sizes for axis in own):
-            raise Unknowable(value.name)
-        if value.vid not in self.leaves:
-            self.leaves[value.vid] = self.rng.normal(size=[self.sizes[axis] for axis in own]), own
-        self.arrays[value.vid] = self.leaves[value.vid]
-        return self.arrays[value.vid]
-
-    def is_row(self, value: Value) -> bool:
-        return set(self.arrays[value.vid][1]) == set(self.rows)
-
-    def is_whole(self, value: Value) -> bool:
-        return set(self.arrays[value.vid][1]) == {*self.rows, *self.features}
-
-    def rows_of(self, value: Value) -> np.ndarray:
-        return self.whole(value, self.rows).reshape(-1)
-
-    def matrix(self, value: Value) -> np.ndarray:
-        array = self.whole(value, (*self.rows, *self.features))  # a row may have several axes
-        return array.reshape(prod(array.shape[: len(self.rows)]), -1)
 
 
 # --- what follows from them -------------------------------------------------------------------------------------------
@@ -199,7 +165,7 @@ class _Backwards:
         flow, stats = self.flow, self.stats
         ops = [op for op in self._near() if self.layouts.follow([op]) is None]
         leaves: dict[int, Labelled] = {}
-        probe = _RowProbe(self.layouts, stats.layout, leaves)
+        probe = RowProbe(self.layouts, stats.layout, leaves)
         for op in ops:
             try:
                 probe.run([op])
@@ -207,6 +173,7 @@ class _Backwards:
                 continue
         slopes = self._slopes(probe)
         whole = {vid: probe.matrix(v) for vid in leaves if probe.is_whole(v := flow.value(vid))}
+        close: CameClose | None = None
         for op in ops:
             value = flow.result(op)
             if value.vid not in probe.arrays or not probe.is_whole(value) or value.dtype.kind != "float":
@@ -214,16 +181,51 @@ class _Backwards:
             made = probe.matrix(value)
             for of, weight, slope in slopes:
                 rest, near = made - slope, EXACT * float(np.abs(slope).max())
-                if _is_near(rest, 0.0, near):
-                    return FoundSlope(stats, self.layouts, value, of, weight, None, dying(flow, value))
+                nothing = _is_near(rest, 0.0, near)
                 other = next(
-                    (vid for vid, x in whole.items() if vid != of.vid and _is_near(rest, x, near)), None
+                    (
+                        vid
+                        for vid, x in whole.items()
+                        if vid != of.vid and not nothing and _is_near(rest, x, near)
+                    ),
+                    None,
                 )
-                if other is not None:
-                    return FoundSlope(
-                        stats, self.layouts, value, of, weight, flow.value(other), dying(flow, value)
-                    )
+                if not nothing and other is None:
+                    continue
+                residual = None if other is None else flow.value(other)
+                try:
+                    self._confirm(probe, ops, value, of, weight, residual)
+                except CameClose as why:
+                    close = close or why
+                    continue
+                return FoundSlope(stats, self.layouts, value, of, weight, residual, dying(flow, value))
+        if close is not None:
+            raise close
         return None
+
+    def _confirm(
+        self, probe: RowProbe, ops: Sequence[Op], value: Value, of: Value, weight: Value | None, other: Value | None
+    ) -> None:  # fmt: skip
+        """CameClose unless a value is computed by a norm's ops alone, and is its gradient of hard rows, too."""
+        flow, stats, x = self.flow, self.stats, probe.matrix(self.stats.x)
+        if stats.stray is not None:
+            raise refused(NORM, stats.stray)
+        own = reached(flow, [value, stats.spread], ops, {stats.x.vid})
+        found = stray(flow, NORM, own, {stats.x.vid}, lambda op: probe.is_decided(op, x))
+        if found is not None:
+            raise refused(NORM, found)
+        numbers = {abs(n) for op in own for v in flow.operands(op) if (n := flow.number(v))}
+        for seed, (name, draw) in enumerate(hard_rows(numbers)):
+            one = RowProbe(self.layouts, stats.layout, {}, draw, 100 + seed)
+            with np.errstate(all="ignore"):
+                one.run(own)
+                made, (slope, largest) = one.matrix(value), self._slope(one, of, weight)
+                rest = made - slope - (0.0 if other is None else one.matrix(other))
+                near = EXACT * largest + 1e-12 * np.abs(made).max(-1, keepdims=True)
+                # where the op's is no number, the graph's may be another one
+                good = (np.abs(rest) <= near) | ~np.isfinite(made) | ~np.isfinite(slope)
+            if not good.all():
+                raise CameClose(f"it is another gradient where rows are {name}")
 
     def _near(self) -> list[Op]:
         """The statistics' ops and those behind them."""
@@ -265,23 +267,27 @@ class _Backwards:
                 found[maker.oid] = maker
                 waiting += flow.operands(maker)
 
-    def _slopes(self, probe: _RowProbe) -> list[tuple[Value, Value | None, np.ndarray]]:
+    def _slopes(self, probe: RowProbe) -> list[tuple[Value, Value | None, np.ndarray]]:
         """(of, weight, what the gradient of x is) for each that may be that of x normalised."""
-        x, flow = probe.matrix(self.stats.x), self.flow
-        spread = probe.rows_of(self.stats.spread)[:, None]
-        rstd = 1 / spread if self.stats.inverse else spread
-        h = (x - x.mean(-1, keepdims=True) * (self.stats.mean is not None)) * rstd
+        flow = self.flow
         given = [flow.value(vid) for vid in probe.leaves]
         columns = [v for v in given if set(probe.arrays[v.vid][1]) == set(probe.features)]
         found: list[tuple[Value, Value | None, np.ndarray]] = []
         for of in filter(probe.is_whole, given):
             for weight in (None, *columns):
-                g = probe.matrix(of) * (
-                    1.0 if weight is None else probe.whole(weight, probe.features).reshape(-1)
-                )
-                centre = g.mean(-1, keepdims=True) if self.stats.mean is not None else 0.0
-                found.append((of, weight, (g - centre - h * (g * h).mean(-1, keepdims=True)) * rstd))
+                found.append((of, weight, self._slope(probe, of, weight)[0]))
         return found
+
+    def _slope(self, probe: RowProbe, of: Value, weight: Value | None) -> tuple[np.ndarray, np.ndarray]:
+        """The gradient of x of that of x normalised, and the largest of the terms that it is the sum of in each row."""
+        x, spread = probe.matrix(self.stats.x), probe.rows_of(self.stats.spread)[:, None]
+        rstd = 1 / spread if self.stats.inverse else spread
+        h = (x - x.mean(-1, keepdims=True) * (self.stats.mean is not None)) * rstd
+        g = probe.matrix(of) * (1.0 if weight is None else probe.whole(weight, probe.features).reshape(-1))
+        centre = g.mean(-1, keepdims=True) if self.stats.mean is not None else 0.0
+        return (g - centre - h * (g * h).mean(-1, keepdims=True)) * rstd, np.abs(g * rstd).max(
+            -1, keepdims=True
+        )
 
 
 def _is_near(x: np.ndarray, y: np.ndarray | float, by: float) -> bool:

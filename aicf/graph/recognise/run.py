@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ...ir import Graph, Op, Recognised, Value
 from ..emit.builder import GraphEmitter
@@ -12,6 +13,32 @@ from .axes import MOVED
 from .flow import CameClose, Edit, Flow
 
 Price = Callable[[Graph, Sequence[Op], Sequence[Value]], float]
+
+
+@dataclass
+class _Pass:
+    """A graph under construction, what a time is predicted by, and how much may be changed.
+
+    logits  those that a cross entropy was looked for around
+    """
+
+    flow: Flow
+    price: Price
+    trains: bool
+    strict: bool
+    logits: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Recogniser:
+    """One form: the kinds of ops that a search for it starts at, and the search.
+
+    strict  whether it looks with strict numerics, too, to say what it would do
+    """
+
+    kinds: frozenset[str]
+    look: Callable[[_Pass, Op], Recognised | None]
+    strict: bool = False
 
 
 def recognise(
@@ -25,30 +52,24 @@ def recognise(
     strict  find only: every op stays as it is
     """
     flow = Flow(ctx, wanted)
+    search = _Pass(flow, price, trains, strict)
     notes: list[Recognised | None] = []
-    logits: set[int] = set()  # that were looked at
     for op in [] if strict else list(flow.graph.ops):
         if flow.has(op):
             notes.append(decided.decide(flow, op, trains))
     flow.renumber()
     for op in list(flow.graph.ops):
-        if not flow.has(op):
-            continue
-        if op.kind == "gemm":
-            notes.append(_attention(flow, op, price, trains, strict))
-        elif op.kind in cross_entropy.ANCHORS:
-            notes.append(_loss(flow, op, logits, price, trains, strict))
-        elif op.kind in norms.ANCHORS and not strict:
-            notes.append(_slope(flow, op, price))
-        elif op.kind in positions.KINDS and not strict:
-            notes.append(_positions(flow, op))
+        form = next((one for one in RECOGNISERS.values() if op.kind in one.kinds), None)
+        if form is not None and flow.has(op) and (form.strict or not strict):
+            notes.append(form.look(search, op))
     flow.graph.recognised = [note for note in notes if note is not None]
     return flow.graph.recognised
 
 
-def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> Recognised | None:
+def _attention(search: _Pass, op: Op) -> Recognised | None:
+    flow = search.flow
     try:
-        found = attention.find(flow, op, trains)
+        found = attention.find(flow, op, search.trains)
         if found is None:
             return None
         gradient = found.gradient
@@ -58,7 +79,7 @@ def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> 
             else [found.result]
         )
         edits = attention_op.AttentionEdit(flow, found).edits()
-        _replaced(flow, edits, _with_operands(flow, found), old, price, strict)
+        _replaced(search, edits, _with_operands(flow, found), old)
         told = attention_op.described(found)
         return Recognised(
             "attention", op.where, told, len(found.ops) + (len(gradient.ops) if gradient else 0)
@@ -67,36 +88,37 @@ def _attention(flow: Flow, op: Op, price: Price, trains: bool, strict: bool) -> 
         return Recognised("attention", op.where, str(near), 0)
 
 
-def _loss(flow: Flow, op: Op, seen: set[int], price: Price, trains: bool, strict: bool) -> Recognised | None:
+def _loss(search: _Pass, op: Op) -> Recognised | None:
+    flow = search.flow
     try:
-        found = cross_entropy.find_loss(flow, op, seen)
+        found = cross_entropy.find_loss(flow, op, search.logits)
         if found is None:
             return None
         old = [v for v in (found.loss, found.slope.value if found.slope else None) if v is not None]
-        _replaced(flow, cross_entropy_op.LossEdit(flow, found).edits(), found.ops, old, price, strict)
-        if not trains:
+        _replaced(search, cross_entropy_op.LossEdit(flow, found).edits(), found.ops, old)
+        if not search.trains:
             cross_entropy_op.drop_checks(flow, found.ops)
         return Recognised("cross entropy", op.where, cross_entropy_op.described(found), len(found.ops))
     except CameClose as near:
         return Recognised("cross entropy", op.where, str(near), 0)
 
 
-def _slope(flow: Flow, op: Op, price: Price) -> Recognised | None:
+def _slope(search: _Pass, op: Op) -> Recognised | None:
+    flow = search.flow
     try:
         found = norms.find_slope(flow, op)
         if found is None:
             return None
-        _replaced(flow, norms.SlopeEdit(flow, found).edits(), found.ops, [found.value], price, False)
+        _replaced(search, norms.SlopeEdit(flow, found).edits(), found.ops, [found.value])
         return Recognised("gradient of a norm", op.where, norms.described(found), len(found.ops))
     except CameClose as near:
         return Recognised("gradient of a norm", op.where, str(near), 0)
 
 
-def _replaced(
-    flow: Flow, edits: Sequence[Edit], going: Sequence[Op], old: Sequence[Value], price: Price, strict: bool
-) -> None:
+def _replaced(search: _Pass, edits: Sequence[Edit], going: Sequence[Op], old: Sequence[Value]) -> None:
     """CameClose, and all as it was, where that does not pay."""
-    if strict:
+    flow, price = search.flow, search.price
+    if search.strict:
         raise CameClose('numerics="strict" keeps every op as it is')
     before, after = price(flow.graph, going, old), math.inf
 
@@ -109,12 +131,21 @@ def _replaced(
         raise CameClose(_slower(before, after))
 
 
-def _positions(flow: Flow, op: Op) -> Recognised | None:
+def _positions(search: _Pass, op: Op) -> Recognised | None:
+    flow = search.flow
     found = positions.find_positions(flow, op)
     if found is None:
         return None
     positions.settle(flow, found)
     return Recognised(f"mask of {op.kind}", op.where, found.told, 1)
+
+
+RECOGNISERS = {
+    "attention": Recogniser(frozenset({"gemm"}), _attention, strict=True),
+    "cross entropy": Recogniser(cross_entropy.ANCHORS, _loss, strict=True),
+    "gradient of a norm": Recogniser(norms.ANCHORS, _slope),
+    "mask of attention": Recogniser(positions.KINDS, _positions),
+}  # by their forms, one of which an op belongs to at most
 
 
 def _slower(before: float, after: float) -> str:

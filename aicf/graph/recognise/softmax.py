@@ -1,4 +1,4 @@
-"""A softmax, as one op or spelt out: found by what it computes. Which ops it is made of does not matter."""
+"""A softmax, as one op or in several: found by what it computes, whichever of the form's ops it consists of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from ...ir import Op, Value
 from ...ops.schema import ELEMENTWISE, schema_of
 from .axes import ALONG, FOLDED, MOVED, Axis, Group, every, fresh
 from .flow import Flow
+from .forms import SOFTMAXES, FormOps, stray
 from .probe import Layouts, Probe, Unknowable
 
 FAR = 32  # ops between a weight and what it is a softmax of
 EXACT = 1e-7
+SOFTMAX = FormOps("a softmax", SOFTMAXES)
 _ROWS, _LENGTH, _OTHERS = 3, 37, 2  # of what is probed
 
 
@@ -25,6 +27,7 @@ class FoundSoftmax:
     ops     in order: all that is between them, the op that makes the weights the last one
     empty   what a row of -inf gives: "nan" or "zero"
     broken  what a row with a NaN or +inf gives
+    stray   an op within it that can change its values elsewhere than at the samples: it only came close
     """
 
     scores: Value
@@ -32,6 +35,7 @@ class FoundSoftmax:
     ops: tuple[Op, ...]
     empty: str
     broken: str
+    stray: Op | None = None
 
 
 def is_plain(op: Op) -> bool:
@@ -43,16 +47,18 @@ def is_plain(op: Op) -> bool:
 
 
 def softmax_behind(flow: Flow, weights: Value) -> FoundSoftmax | None:
-    """The softmax that makes these values, and nothing else."""
+    """The softmax that makes these values, and nothing else; one that came close where there is no other."""
     tried: set[int] = set()
+    close: FoundSoftmax | None = None
     for scores in _candidates(flow, weights):
         if scores.vid in tried:
             continue
         tried.add(scores.vid)
         found = _softmax_of(flow, scores, weights)
-        if found is not None:
+        if found is not None and found.stray is None:
             return found
-    return None
+        close = close or found
+    return close
 
 
 def _candidates(flow: Flow, weights: Value) -> Iterator[Value]:
@@ -123,7 +129,7 @@ def _softmax_of(flow: Flow, scores: Value, weights: Value) -> FoundSoftmax | Non
         empty, broken = _checked(probed, sizes, others, along)
     except (Unknowable, NotASoftmax):
         return None
-    return FoundSoftmax(scores, weights, ops, empty, broken)
+    return FoundSoftmax(scores, weights, ops, empty, broken, stray(flow, SOFTMAX, ops, {scores.vid}))
 
 
 def axis_of(flow: Flow, domain: Layouts, ops: tuple[Op, ...]) -> Group:
@@ -152,7 +158,9 @@ def _checked(probed, sizes: dict[Axis, int], others: Group, along: Group) -> tup
     hidden = np.where(rng.random((rows, length)) < 0.4, -np.inf, plain)
     hidden[:, 0] = plain[:, 0]
     floor = np.where(rng.random((rows, length)) < 0.4, -1e9, plain)
-    for x in (plain, 30 * plain, plain - 200, plain + 1e4, hidden, floor, np.full_like(plain, -1e9)):
+    equal = np.broadcast_to(plain[:, :1], plain.shape)
+    spread = (plain, 1e-3 * plain, 30 * plain, 300 * plain)
+    for x in (*spread, plain - 200, plain + 1e4, equal, hidden, floor, np.full_like(plain, -1e9)):
         e = np.exp(x - x.max(-1, keepdims=True))
         if not np.allclose(probed(x), e / e.sum(-1, keepdims=True), rtol=EXACT, atol=1e-12):
             raise NotASoftmax
