@@ -168,7 +168,7 @@ def compile(
     named dimensions (a last partial batch) are made when such a feed first comes.
     """
     check_settings()
-    # copies: what is changed in the model, loss or optimizer later is not part of this program
+    # copies: what is changed in the loss or optimizer later is not part of this program; a changed model is refused by the next run
     shared = None if mode == "infer" else parallel
     recipe = Recipe(copy(model), mode, copy(loss), copy(optimizer), accumulate, precision, policy, shared)
     replay = ReplayPolicy.of(mode, static_roles, copy_roles, capture)
@@ -211,7 +211,7 @@ def compile(
         )  # fmt: skip
 
     program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)
-    program.tuning = tuning
+    program.tuning, program.model = tuning, model
     for phase in _phases(recipe) if mode == "train" else (None,):
         made = program.compiled(phase=phase)  # both, so that every variable is there from the start
         if shared is not None:

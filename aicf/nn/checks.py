@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import VerifyError
+from ..graph.emit.builder import user_line
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,19 @@ def initializer(name: str, value: Any) -> Any:
             f"{name}={value!r}", expected="a function of (shape, rng)", hint=f"{name}=nn.init.normal(0.02)"
         )
     return value
+
+
+WRITTEN_INSTEAD = ("forward", "call", "apply", "loss", "update")  # what other libraries call it
+
+
+def lacks(owner: Any, method: str, takes: str, gives: str) -> VerifyError:
+    """The error of a class of the user's that does not have a method which its base only declares."""
+    kind = type(owner).__name__
+    other = next((name for name in WRITTEN_INSTEAD if callable(getattr(owner, name, None))), None)
+    return VerifyError(
+        f"{kind} has no {method}", expected=f"def {method}(self, {takes}), which returns {gives}", where=user_line(),
+        got=f"{kind}.{other}" if other else None, hint=f"write def {method}(self, {takes}){f' in place of {other}' if other else f' in {kind}'}; ctx has the ops, such as ctx.relu(x)",
+    )  # fmt: skip
 
 
 def layer(value: Any) -> Any:

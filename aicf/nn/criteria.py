@@ -46,7 +46,7 @@ class ReducedLoss(Loss):
 
     def compute(self, *given: Any, **named: Any) -> Value:
         """(ctx, what it reads, targets): the losses before they are reduced, or the reduced loss where that is no plain mean."""
-        raise NotImplementedError
+        raise checks.lacks(self, "compute", "ctx, *given", "losses")
 
     def reduced(self, losses: Value) -> Value:
         """Losses as `reduction` has them."""

@@ -9,6 +9,7 @@ from ..errors import VerifyError
 from ..graph.emit.builder import user_line
 from ..ir import Value
 from ..ir.tree import leaves
+from . import checks
 
 
 class Layer:
@@ -23,7 +24,7 @@ class Layer:
     def emit(self, ctx: Any, *values: Any, **named: Any) -> Any:
         """What the layer computes of these Values: a Value, or Values in tuples, lists and dicts. `ctx` has all ops as
         methods, `param` and `positions`."""
-        raise NotImplementedError(f"{type(self).__name__}.emit")
+        raise checks.lacks(self, "emit", "ctx, x", "a Value")
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         """Emit this layer inside another one's `emit`, after the Values that it is given."""

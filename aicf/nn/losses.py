@@ -28,11 +28,11 @@ class Loss:
 
     def targets(self, output: Any) -> Mapping[str, TensorSpec]:
         """The specs of what is fed beside the inputs, by name; `output` is the spec of the result that the loss reads."""
-        raise NotImplementedError
+        raise checks.lacks(self, "targets", "output", '{"y": TensorSpec(...)}')
 
     def emit(self, ctx: Any, output: Any, targets: Mapping[str, Value]) -> Any:
         """The 0-D loss of that result and of these targets, or a tuple of it and a dict of Values to return beside it."""
-        raise NotImplementedError
+        raise checks.lacks(self, "emit", "ctx, output, targets", "the 0-D loss")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import VerifyError
+from ..errors import StateError, VerifyError
 from ..graph.emit.builder import Builder, GraphEmitter, user_line
 from ..graph.emit.results import main_result, named_results
 from ..ir import Graph, Initializer, Role, Value
@@ -110,12 +110,34 @@ class Model:
         try:
             return self._ctx.emit_layer(layer, name, (self._last,), {})
         except (AttributeError, TypeError) as error:  # a layer of one Value asks a tuple what it is not
+            _check_takes(layer, (self._last,), {})
             if not children(self._last):
                 raise
             raise VerifyError(
                 f"{type(layer).__name__} does not take what the layer before it returns: {error}", where=user_line(),
                 got=f"a {type(self._last).__name__} of {len(self._last)}", hint="a layer around them takes it apart",
             ) from error  # fmt: skip
+
+    def check_complete(self) -> None:
+        """VerifyError if there is nothing to compile; `compile` asks."""
+        if self.layer is None and not self.layers and type(self).emit is Model.emit:
+            raise VerifyError(
+                "the model has no layers", expected="a layer at least, before it is compiled", got=repr(self),
+                hint="model.add(nn.Linear(64, 10)); model.add(nn.Identity()) returns what it is fed",
+            )  # fmt: skip
+
+    def check_same(self, compiled: Model) -> None:
+        """StateError if the layers are no longer those of an older copy, of which a program was compiled."""
+        if self.layers == compiled.layers:
+            return
+        names, before = ([name for name, _ in one.layers] for one in (self, compiled))
+        new = [name for name in names if name not in before]
+        what = f"layer {new[0]!r} was added" if new else "its layers are others"
+        raise StateError(
+            f"the model has changed since this program was compiled: {what}", where=self._lines.get(new[0]) if new else None,
+            expected=f"layers {', '.join(before)}", got=f"layers {', '.join(names) or 'none'}",
+            hint="aicf.compile(model, ...) compiles the model of now, with the same weights; to keep a program of some layers, compile copy.copy(model)",
+        )  # fmt: skip
 
     def _name(self, name: str | None) -> str:
         if name is None:
@@ -194,15 +216,8 @@ def _initial(given: Mapping[str, Initializer], graph: Graph) -> dict[str, Initia
 def _whole(layer: Any, inputs: Mapping[str, TensorSpec]) -> Any:
     """A layer that is a model: it takes the inputs, and its parts have names that mean nothing else."""
     kind = type(layer).__name__
-    try:
-        inspect.signature(layer.emit).bind(
-            "ctx", *([0] if len(inputs) == 1 else []), **(inputs if len(inputs) > 1 else {})
-        )
-    except TypeError as error:
-        raise VerifyError(
-            f"{kind}.emit does not take the model's inputs: {error}",
-            expected=f"emit(self, ctx, {', '.join(inputs)})", got=f"emit{inspect.signature(layer.emit)}", where=user_line(),
-        ) from None  # fmt: skip
+    one = len(inputs) == 1
+    _check_takes(layer, (0,) if one else (), {} if one else inputs, ", ".join(inputs), "the model's inputs")
     for name, part in layer.children() if isinstance(layer, Layer) else ():
         if (first := name.partition(".")[0]) in RESERVED_LAYERS:
             raise VerifyError(
@@ -210,6 +225,19 @@ def _whole(layer: Any, inputs: Mapping[str, TensorSpec]) -> Any:
                 expected=f"an attribute other than {', '.join(sorted(RESERVED_LAYERS))}",
             )  # fmt: skip
     return layer
+
+
+def _check_takes(
+    layer: Any, values: tuple[Any, ...], named: Mapping[str, Any], names: str = "x", what: str = "ctx and a Value"
+) -> None:
+    """VerifyError if a layer's emit can't be called with `ctx` and these."""
+    try:
+        inspect.signature(layer.emit).bind("ctx", *values, **named)
+    except TypeError as error:
+        raise VerifyError(
+            f"{type(layer).__name__}.emit does not take {what}: {error}", expected=f"emit(self, ctx, {names})",
+            got=f"emit{inspect.signature(layer.emit)}", where=user_line(), hint=f"def emit(self, ctx, {names}): ctx has the ops, such as ctx.relu(x)",
+        ) from None  # fmt: skip
 
 
 def _specs(inputs: Any) -> dict[str, TensorSpec]:

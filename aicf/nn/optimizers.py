@@ -82,7 +82,7 @@ class Optimizer:
 
     def meta(self, ctx: Any, step: Value) -> dict[str, Value]:
         """Meta-parameters and what depends on them and the step alone, emitted once for all parameters."""
-        raise NotImplementedError
+        raise checks.lacks(self, "meta", "ctx, step", "a dict of Values")
 
     def steps(self, ctx: Any, each: list[tuple[Value, Value, Value, dict[str, Value]]]) -> None:
         """The steps of all parameters, each with its gradient, learning rate and meta-parameters.
@@ -94,7 +94,7 @@ class Optimizer:
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
         """One parameter's step: emit it, and `ctx.update` the parameter and its states."""
-        raise NotImplementedError
+        raise checks.lacks(self, "step", "ctx, param, grad, lr, meta", "nothing, after ctx.update(param, new)")
 
 
 class SGD(Optimizer):

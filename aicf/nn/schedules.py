@@ -37,7 +37,7 @@ class Schedule:
 
     def emit(self, ctx: Any, step: Value, base: Value) -> Value:
         """The 0-D rate of this step."""
-        raise NotImplementedError
+        raise checks.lacks(self, "emit", "ctx, step, base", "the 0-D rate")
 
     def rate(self, step: int, base: float | None = None) -> float:
         """The rate behind `step` steps, on the host: what `emit` computes. By default of the schedule's own base."""

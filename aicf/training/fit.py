@@ -16,6 +16,7 @@ from ..progress import Advance, no_progress
 from ..progress import progress as line
 from ..whole import Uninterrupted
 from .batches import Feed, check_batches, once, passes
+from .call import check_names, check_targets
 from .checkpoints import Checkpoints, Progress
 from .history import History
 from .logs import Log, log_to
@@ -49,8 +50,8 @@ class Trained(Protocol):
 
 def fit(
     program: Trained,
-    batches: Any,
-    *,
+    batches: Any = None,
+    *more: Any,
     steps: int | None = None,
     epochs: int | None = None,
     validation: Any = None,
@@ -64,6 +65,7 @@ def fit(
     log_every: int = 10,
     progress: bool | None = None,
     on_step: Callable[[Any, Progress], Any] | None = None,
+    **unknown: Any,
 ) -> History:
     """Train a program of mode "train".
 
@@ -89,8 +91,10 @@ def fit(
 
     Ctrl-C ends it behind a whole step, writes a checkpoint if there is a folder, and is raised again.
     """
-    check_batches("batches", batches)
     _check_trained(program)
+    check_names(program, more, unknown)
+    check_batches("batches", batches)
+    logged = check_targets(checkpoints, log)
     _at_least(0, steps=steps, epochs=epochs, keep=keep)
     _at_least(
         1,
@@ -132,10 +136,10 @@ def fit(
     watch = Watch(program.outputs, validation is not None)
     judge = None if validation is None else _judge(program, validation, watch)
     if ranks.rank:
-        log, progress = (), False
+        logged, progress = (), False
     logs = [
         log_to(one, history.place.step, watch.columns)
-        for one in ([log] if isinstance(log, str | Path) or callable(log) else log)
+        for one in logged
     ]
     if once(batches) or (steps is None and epochs is None):
         epochs = 1
@@ -365,7 +369,8 @@ def _check_trained(program: Any) -> None:
 
 def _at_least(least: int, **given: Any) -> None:
     for name, value in given.items():
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if value is not None and (not whole or value < least):
             raise AicfError(f"{name} can't be {value!r}", expected=f"an integer, at least {least}")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import aicf
 from aicf import nn
+from aicf.errors import VerifyError
 
 from . import oracle as exact
 from .mlp import LAYERS, LOSSES, batch_of, host, mlp, on_each_device, oracle, params, trainer
@@ -108,8 +109,10 @@ def test_a_residual_and_a_bare_model(device):
     x = batch_of(3, inputs=4)["x"]
     w, b = program.get("0.0.weight").astype(float), program.get("0.0.bias")
     np.testing.assert_allclose(program.run({"x": x})["output"].numpy(), x + np.tanh(x @ w.T + b), **NEAR)
-    bare = aicf.compile(nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=3), device=device)
-    got = bare.run({"x": x})["output"]
+    bare = nn.Model({"x": aicf.TensorSpec(("batch", 4))}, batch=3)
+    with pytest.raises(VerifyError, match="the model has no layers"):
+        aicf.compile(bare, device=device)
+    got = aicf.compile(bare.add(nn.Identity()), device=device).run({"x": x})["output"]
     assert got.numpy().tobytes() == x.tobytes()
 
 

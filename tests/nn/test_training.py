@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+from copy import copy
 
 import numpy as np
 import pytest
@@ -92,10 +93,13 @@ def test_compiling_and_freezing_leave_params_and_state_as_they_were(device):
 @on_each_device
 @pytest.mark.spec("C4")
 def test_a_compiled_program_keeps_the_layers_it_was_compiled_with(device):
-    """Also in the plans that it makes later, for other batch sizes."""
+    """Also in the plans that it makes later, for other batch sizes. If the model itself has changed, a run would be of an older one."""
     model = mlp(sizes=(5, 3))
-    program = aicf.compile(model, device=device)
+    stale = aicf.compile(model, device=device)
+    program = aicf.compile(copy(model), device=device, variables=stale)
     model.add(nn.Tanh())
+    with pytest.raises(StateError, match="layer '1' was added"):
+        stale({"x": batch_of(6)["x"]})
     feed = {"x": batch_of(6)["x"]}
     want = oracle(program).forward(feed["x"])
     assert abs(want).max() > 0.5, "tanh would show"

@@ -68,6 +68,7 @@ class Recipe:
             "an nn.Model",
             'nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=32).add(layer)',
         )
+        getattr(self.model, "check_complete", lambda: None)()
         object.__setattr__(self, "loss", loss_of(self.loss))
         if self.loss is not None:
             losses = "loss=nn.SoftmaxCrossEntropy() for classes, loss=nn.MeanSquaredError() for numbers"

@@ -28,7 +28,7 @@ from ...registry.tuning import Times
 from ...training import History, fit
 from ...types import TensorSpec
 from ...whole import Uninterrupted
-from ..emit.trace import Recipe
+from ..emit.trace import ModelLike, Recipe
 from .capture import CaptureReport
 from .drawn import drawn, written
 from .executor import BoundPlan, Executor
@@ -85,6 +85,7 @@ class Program(Immovable, InNotebook):
     ) -> None:
         self.recipe, self.runtime, self.registry, self.variables = recipe, runtime, registry, variables
         self.policy = policy
+        self.model: ModelLike = recipe.model  # that was compiled; the recipe has a copy of it
         self.in_mode = in_mode  # this model, loss and state, compiled for another mode; or another model with this one's params
         self._executor = Executor(runtime, KernelLoader(registry, runtime))
         self._plans = ProgramPlans(recipe, runtime, variables, policy, specialise)
@@ -135,6 +136,7 @@ class Program(Immovable, InNotebook):
         """One eager run. `contiguous="raise"` refuses strided or misaligned feeds instead of staging them."""
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
+            self._check_model()
             self._share()
             compiled, found = self._plans.checked(self._adopt(feed))
             with self._whole_step(compiled.plan), self.runtime.ordered(found.values()):
@@ -150,6 +152,7 @@ class Program(Immovable, InNotebook):
         """One run of the frozen plan for this feed's signature, which the first such call makes."""
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
+            self._check_model()
             self._share()
             frozen, found = self._frozen_for(feed)
             with self._whole_step(frozen.plan), self.runtime.ordered(found.values()):
@@ -158,6 +161,11 @@ class Program(Immovable, InNotebook):
                 if self._plans.watches:
                     self._first_run("replay", frozen.bound, frozen.report)
             return self._told(results, frozen.bound.faults)
+
+    def _check_model(self) -> None:
+        """StateError if the model has other layers than were compiled: results would be those of an older one."""
+        if (check := getattr(self.model, "check_same", None)) is not None:
+            check(self.recipe.model)
 
     def _share(self) -> None:
         """Before a run of several ranks: they are equal."""
@@ -195,9 +203,9 @@ class Program(Immovable, InNotebook):
 
     __call__ = replay
 
-    def fit(self, batches: Any, **how: Any) -> History:
+    def fit(self, batches: Any = None, *more: Any, **how: Any) -> History:
         """Train: `aicf.training.fit(program, batches, steps=..., validation=..., checkpoints=..., log=...)`."""
-        return fit(self, batches, **how)
+        return fit(self, batches, *more, **how)
 
     def capture(self, feed: Mapping[str, Any]) -> CaptureReport:
         """Make the frozen plan for a feed like this one without running it, and say what was captured, what not and why.
@@ -206,6 +214,7 @@ class Program(Immovable, InNotebook):
         """
         with self.variables.lock, self.runtime.current():
             self.runtime.refuse_capture()
+            self._check_model()
             return self._frozen_for(feed)[0].report
 
     def _adopt(self, feed: Mapping[str, Any]) -> dict[str, Foreign | FeedError]:
