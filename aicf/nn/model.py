@@ -228,7 +228,11 @@ def _whole(layer: Any, inputs: Mapping[str, TensorSpec]) -> Any:
 
 
 def _check_takes(
-    layer: Any, values: tuple[Any, ...], named: Mapping[str, Any], names: str = "x", what: str = "ctx and a Value"
+    layer: Any,
+    values: tuple[Any, ...],
+    named: Mapping[str, Any],
+    names: str = "x",
+    what: str = "ctx and a Value",
 ) -> None:
     """VerifyError if a layer's emit can't be called with `ctx` and these."""
     try:

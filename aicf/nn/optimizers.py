@@ -94,7 +94,9 @@ class Optimizer:
 
     def step(self, ctx: Any, param: Value, grad: Value, lr: Value, meta: dict[str, Value]) -> None:
         """One parameter's step: emit it, and `ctx.update` the parameter and its states."""
-        raise checks.lacks(self, "step", "ctx, param, grad, lr, meta", "nothing, after ctx.update(param, new)")
+        raise checks.lacks(
+            self, "step", "ctx, param, grad, lr, meta", "nothing, after ctx.update(param, new)"
+        )
 
 
 class SGD(Optimizer):

@@ -137,10 +137,7 @@ def fit(
     judge = None if validation is None else _judge(program, validation, watch)
     if ranks.rank:
         logged, progress = (), False
-    logs = [
-        log_to(one, history.place.step, watch.columns)
-        for one in logged
-    ]
+    logs = [log_to(one, history.place.step, watch.columns) for one in logged]
     if once(batches) or (steps is None and epochs is None):
         epochs = 1
     run = _Training(

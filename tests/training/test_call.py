@@ -65,20 +65,36 @@ def test_what_other_libraries_call_it(program, name):
 
 def test_inputs_and_targets_come_together(program):
     """And the advice works."""
-    for call in (lambda: program.fit(X, Y), lambda: aicf.training.fit(program, X, Y), lambda: program.fit(x=X, y=Y)):
+    for call in (
+        lambda: program.fit(X, Y),
+        lambda: aicf.training.fit(program, X, Y),
+        lambda: program.fit(x=X, y=Y),
+    ):
         with pytest.raises(AicfError) as refused:
             call()
         advice = str(refused.value).partition("next: ")[2]
         assert advice == "fit(aicf.training.Batches({'x': x, 'y': y}, size=32), epochs=1)"
-    history = eval(f"program.{advice}".replace("size=32", "size=8"), {"program": program, "aicf": aicf, "x": X, "y": Y})
+    history = eval(
+        f"program.{advice}".replace("size=32", "size=8"), {"program": program, "aicf": aicf, "x": X, "y": Y}
+    )
     assert len(history.losses) == 2
     with pytest.raises(AicfError, match="no batches"):
         program.fit()
 
 
 def test_paths_are_paths(program, tmp_path):
-    program.fit(batches(), epochs=1, checkpoints=tmp_path / "runs", log=[str(tmp_path / "a.csv"), Path(tmp_path / "b.jsonl")], progress=False)
-    assert (tmp_path / "a.csv").exists() and (tmp_path / "b.jsonl").exists() and list((tmp_path / "runs").iterdir())
+    program.fit(
+        batches(),
+        epochs=1,
+        checkpoints=tmp_path / "runs",
+        log=[str(tmp_path / "a.csv"), Path(tmp_path / "b.jsonl")],
+        progress=False,
+    )
+    assert (
+        (tmp_path / "a.csv").exists()
+        and (tmp_path / "b.jsonl").exists()
+        and list((tmp_path / "runs").iterdir())
+    )
 
 
 # --- layers, losses, optimizers and schedules of the user's ---------------------------------------------------------------
@@ -91,7 +107,13 @@ WITHOUT = {
 
 
 def train(loss=None, optimizer=None):
-    return aicf.compile(model(), "train", device="cpu", loss=loss or nn.SoftmaxCrossEntropy(), optimizer=optimizer or nn.SGD(0.1))
+    return aicf.compile(
+        model(),
+        "train",
+        device="cpu",
+        loss=loss or nn.SoftmaxCrossEntropy(),
+        optimizer=optimizer or nn.SGD(0.1),
+    )
 
 
 @pytest.mark.parametrize("method", WITHOUT)
@@ -112,7 +134,10 @@ def test_an_emit_without_ctx_is_told_so():
         def emit(self, x):
             return x
 
-    for use in (lambda: model(Mine()), lambda: nn.Model({"x": aicf.TensorSpec(("batch", 6))}, Mine(), batch=8)):
+    for use in (
+        lambda: model(Mine()),
+        lambda: nn.Model({"x": aicf.TensorSpec(("batch", 6))}, Mine(), batch=8),
+    ):
         with pytest.raises(VerifyError, match=r"Mine\.emit does not take") as refused:
             use()
         assert "emit(self, ctx, x)" in str(refused.value)
@@ -141,7 +166,9 @@ def test_a_program_of_a_model_that_has_changed_since_is_refused(seed):
         made.layers[1] = ("1", nn.Tanh())
     with pytest.raises(StateError, match="the model has changed since this program was compiled") as refused:
         run(feed)
-    assert "next: aicf.compile(model, ...)" in str(refused.value) and ("test_call.py" in str(refused.value)) == (change == 0)
+    assert "next: aicf.compile(model, ...)" in str(refused.value) and (
+        "test_call.py" in str(refused.value)
+    ) == (change == 0)
     again = aicf.compile(made, device="cpu")
     assert again(feed)["output"].shape == (8, 2 if change == 0 else 4)
 
@@ -150,7 +177,10 @@ def test_a_program_of_a_model_that_has_changed_since_is_refused(seed):
 def test_a_model_without_layers_is_refused(mode):
     empty = nn.Model({"x": aicf.TensorSpec(("batch", 6))}, batch=8)
     how = {} if mode == "infer" else {"loss": nn.SoftmaxCrossEntropy(), "optimizer": nn.SGD(0.1)}
-    for use in (lambda: aicf.compile(empty, mode, device="cpu", **how), lambda: aicf.explain_for(empty, "h200", mode, **how)):
+    for use in (
+        lambda: aicf.compile(empty, mode, device="cpu", **how),
+        lambda: aicf.explain_for(empty, "h200", mode, **how),
+    ):
         with pytest.raises(VerifyError, match="the model has no layers") as refused:
             use()
         assert "model.add(" in str(refused.value)
