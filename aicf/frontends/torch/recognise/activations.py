@@ -52,16 +52,9 @@ KNOWN: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 def _points() -> torch.Tensor:
     """Where functions are compared: dense around 0, small and large numbers of both signs, infinities and NaN."""
     around = torch.linspace(-12, 12, 1537, dtype=torch.float64)
-<<<<<<< HEAD
     size = torch.logspace(-30, 12, 253, dtype=torch.float64)
     special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
     return torch.cat([around, size, -size, special])
-=======
-    far = torch.tensor(
-        [0.0, -0.0, 1e-30, -1e-30, 50, -50, 1e4, -1e4, 1e12, -1e12, torch.inf, -torch.inf, torch.nan], dtype=torch.float64
-    )
-    return torch.cat([around, far])
->>>>>>> 024c421d (torch: activations are recognised only where PyTorch's kernel agrees at the ends of the type's range)
 
 
 @cache
