@@ -32,6 +32,7 @@ SILU = {
 }
 SPELT = {"gelu": GELUS, "gelu, tanh form": TANH, "silu": SILU}
 
+
 def all_numbers(draw, dtype):
     """Each number of a half, or drawn words of f32 with its ends."""
     if dtype is not torch.float32:
@@ -47,10 +48,14 @@ def check(got, want, exact, x, case):
     """Infinities and NaN are where the spelt form has them, but for numbers where that overflows on the way; numbers are right."""
     number = torch.isfinite(x)
     same = (got == want) | (got.isnan() & want.isnan())
-    assert bool(same[~number].all()), f"{case}: at {x[~number & ~same][:4].tolist()} {got[~number & ~same][:4].tolist()}"
+    assert bool(same[~number].all()), (
+        f"{case}: at {x[~number & ~same][:4].tolist()} {got[~number & ~same][:4].tolist()}"
+    )
     kept = number & torch.isfinite(want)
     rtol = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}[x.dtype]
-    torch.testing.assert_close(got[kept].double(), exact[kept], rtol=rtol, atol=rtol, msg=lambda m: f"{case}: {m}")
+    torch.testing.assert_close(
+        got[kept].double(), exact[kept], rtol=rtol, atol=rtol, msg=lambda m: f"{case}: {m}"
+    )
     assert not bool(got[number & ~want.isnan()].isnan().any()), f"{case}: NaN where the spelt form has none"
 
 

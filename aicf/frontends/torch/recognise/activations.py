@@ -62,7 +62,9 @@ def _edges(dtype: torch.dtype) -> torch.Tensor:
     """The ends of a type's range, and what is no number: as many as PyTorch's vectorised kernels take."""
     most = torch.finfo(dtype).max
     ends = [most, most / 3, most**0.5, 40.0, torch.finfo(dtype).tiny, torch.inf]
-    return torch.tensor([*ends, *(-x for x in ends), torch.nan, 0.0, -0.0, 1.0] * 8, dtype=torch.float64).to(dtype)
+    return torch.tensor([*ends, *(-x for x in ends), torch.nan, 0.0, -0.0, 1.0] * 8, dtype=torch.float64).to(
+        dtype
+    )
 
 
 def recognise_activations(graph: GraphModule) -> Counter[str]:
@@ -160,7 +162,9 @@ def _one_shape(x: Node, inner: list[Node]) -> bool:
     )
 
 
-def _same_at_the_edges(x: Node, inner: list[Node], root: Node, function: Callable[..., Any], options: dict[str, Any]) -> bool:
+def _same_at_the_edges(
+    x: Node, inner: list[Node], root: Node, function: Callable[..., Any], options: dict[str, Any]
+) -> bool:
     """Whether the function of PyTorch that may run, in the tensor's own type, has no infinity or NaN where what is spelt out has a number, and
     the same at infinities. A product that overflows on the way to a number is no difference.
 
@@ -179,7 +183,9 @@ def _same_at_the_edges(x: Node, inner: list[Node], root: Node, function: Callabl
     return bool(torch.where(infinite | number, same, ~torch.isnan(got) | torch.isnan(want)).all())
 
 
-def _computed(x: Node, inner: list[Node], root: Node, points: torch.Tensor | None = None) -> torch.Tensor | None:
+def _computed(
+    x: Node, inner: list[Node], root: Node, points: torch.Tensor | None = None
+) -> torch.Tensor | None:
     """What the ops make of points in place of x."""
     values: dict[Node, Any] = {x: _points() if points is None else points}
     try:
