@@ -20,10 +20,12 @@ from aicf.device.runtime import cuda_missing
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 sys.path.append(str(Path(__file__).parent))  # for `draws`, wherever tests begin
 
-from draws.seeds import VARIABLE, run_seed
+from draws.seeds import VARIABLE, run_number, run_seed
+from hypothesis import core as hypothesis_core
 from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
 
 os.environ[VARIABLE] = run_seed()  # workers and processes that tests start draw the same
+hypothesis_core.global_force_seed = run_number()  # unless --hypothesis-seed is another
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
 
 # Processes that test side by side have a core each; a BLAS with as many threads as there are cores makes them wait for each

@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws. They are other ones in every run, so few of them in many runs are many."""
+"""How many examples hypothesis draws. They are other ones for each commit, so few of them in many runs are many."""
 
 from __future__ import annotations
 

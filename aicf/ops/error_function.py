@@ -63,6 +63,8 @@ def erf_inv(x):
 def _inverse(x: float) -> float:
     if not abs(x) < 1:
         return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
+    if abs(x) < 1e-3:  # 1 + x would lose its digits: three terms of the series
+        return x / _SLOPE * (1 + math.pi / 12 * x * x + 7 * math.pi**2 / 480 * x**4)
     tail = NormalDist().inv_cdf((1 - abs(x)) / 2) if abs(x) > 0.5 else -NormalDist().inv_cdf((1 + abs(x)) / 2)
     return math.copysign(-tail / math.sqrt(2), x)
 

@@ -7,12 +7,12 @@ A failure shrinks to a small one, which is printed with the seed that finds it a
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from draws.seeds import run_number
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as seeded
 from kernel_cases import VARIANTS, assert_close, operands_for, reference, tf32_rounding
@@ -33,8 +33,8 @@ EACH = -(-1000 // len(PRODUCTS))
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Of the run, or a new one."""
-    return int(request.config.getoption("hypothesis_seed", None) or secrets.randbits(32))
+    """Of hypothesis, or of the run."""
+    return int(request.config.getoption("hypothesis_seed", None) or run_number())
 
 
 def drawn(

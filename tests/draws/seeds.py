@@ -25,6 +25,11 @@ def run_seed() -> str:
     return found.stdout.strip()[:12] if found.returncode == 0 else "0"
 
 
+def run_number() -> int:
+    """The seed of the run as a number of 32 bits, for libraries that take one."""
+    return int.from_bytes(hashlib.blake2b(run_seed().encode(), digest_size=4).digest(), "little")
+
+
 def rng(*words: object) -> np.random.Generator:
     """A generator for what these words name, such as a test's id, under the seed of the run."""
     return seeded(run_seed(), *words)
