@@ -194,7 +194,7 @@ class Run:
         if case is None or again:
             return
         small, said = shrunk(worker, kind, case, said)
-        path = self.out / f"{kind}-{re.sub(r'[^A-Za-z0-9]+', '_', name)}.py"
+        path = self.out / f"{kind.replace(' ', '_')}-{re.sub(r'[^A-Za-z0-9]+', '_', name)}.py"
         try:
             fine, script = worker("script", kind, small)
             script = script if fine else f"# no script: {script}\n{small}"
