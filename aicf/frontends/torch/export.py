@@ -31,6 +31,7 @@ from .rules import rules
 from .types import DTYPES, Unsupported, hinted
 
 _ROLES = {InputKind.PARAMETER: "param", InputKind.BUFFER: "state", InputKind.CONSTANT_TENSOR: "constant"}
+_WRITTEN = {"USER_INPUT_MUTATION": "argument", "PARAMETER_MUTATION": "parameter"}
 
 
 def from_torch(
@@ -63,7 +64,7 @@ def load(
     names of forward's arguments, results those of the fields or keys that it returns.
 
     The model is free of PyTorch, unless it has named dimensions: for each size PyTorch is asked again what its ops make.
-    VerifyError for ops that aicf lacks, with how often they are there.
+    VerifyError for ops that aicf lacks, with how often they are there, and for a forward that writes into its arguments or parameters.
     """
     return _loaded(module, args, kwargs, dynamic_shapes, copied=True)
 
@@ -82,15 +83,39 @@ def _loaded(
         )  # fmt: skip
     with warnings.catch_warnings():  # PyTorch's, of its own pytrees
         warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec.`", FutureWarning)
-        exported = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
-        recognise(exported.graph_module)
-        exported = exported.run_decompositions(decompositions())
+        try:
+            exported = torch.export.export(
+                module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+            )
+            recognise(exported.graph_module)
+            exported = exported.run_decompositions(decompositions())
+        except AssertionError as error:
+            raise _explained(module, error) from error
     _drop_assertions(exported.graph_module)
     graph = _Exported(exported, type(module).__name__, copied)
     graph.refuse_unknown()
     inputs, sizes = graph.inputs(dynamic_shapes)
     body = graph.recorded(inputs) if not sizes else graph.body
     return Imported(inputs, body, graph.weights, sizes=sizes, source=f"PyTorch's {graph.name}")
+
+
+def _explained(module: torch.nn.Module, error: AssertionError) -> Exception:
+    """The reason for a failed assertion of torch.export's where tensors of the module share memory, which it can't write into."""
+    memory: dict[int, list[str]] = {}
+    for name, tensor in [
+        *module.named_buffers(remove_duplicate=False),
+        *module.named_parameters(remove_duplicate=False),
+    ]:
+        if tensor.numel():
+            memory.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
+    shared = [names for names in memory.values() if len(names) > 1]
+    if not shared:
+        return error
+    return VerifyError(
+        f"torch.export refuses {type(module).__name__}, whose {' and '.join(shared[0])} share memory", got=str(error),
+        expected="buffers with memory of their own, where forward writes into one",
+        hint=f'{shared[0][-1]} as a clone, or torch.compile(module, backend="aicf")',
+    )  # fmt: skip
 
 
 def _drop_assertions(graph: GraphModule) -> None:
@@ -120,6 +145,7 @@ class _Exported:
         (output,) = [n for n in self.graph.graph.nodes if n.op == "output"]
         outs = list(zip(exported.graph_signature.output_specs, output.args[0]))
         self.written = [(spec.target, node) for spec, node in outs if spec.kind is OutputKind.BUFFER_MUTATION]
+        self._refuse_other_effects([spec for spec, _ in outs])
         returned = [node for spec, node in outs if spec.kind is OutputKind.USER_OUTPUT]
         named = zip(_names(exported.call_spec.out_spec, len(returned)), returned)
         kept = [(name, node) for name, node in named if isinstance(node, Node)]
@@ -131,6 +157,26 @@ class _Exported:
                 f"{name}'s forward returns no tensor",
                 expected="a tensor, or several ones in tuples, lists or dicts",
             )
+
+    def _refuse_other_effects(self, outs: Sequence[Any]) -> None:
+        """A program returns results and writes states: VerifyError if forward writes into anything else."""
+        compiled = 'torch.compile(module, backend="aicf") writes it'
+        for spec in outs:
+            if spec.kind is OutputKind.USER_OUTPUT:
+                continue
+            if spec.kind is not OutputKind.BUFFER_MUTATION:
+                what = _WRITTEN.get(spec.kind.name, f"{spec.kind.name.lower().replace('_', ' ')} of")
+                raise VerifyError(
+                    f"PyTorch's {self.name}: forward writes into its {what} {spec.target}",
+                    expected="a forward that writes into buffers alone",
+                    hint=f"{spec.target}.clone() before it is written, returned if it is needed; {compiled}",
+                )
+            if self.weights[spec.target].role != "state":
+                raise VerifyError(
+                    f"PyTorch's {self.name}: forward writes into the buffer {spec.target}, which is in no state dict",
+                    got="persistent=False", expected="a buffer of the state dict, where it is written",
+                    hint=f"register_buffer({spec.target.rpartition('.')[2]!r}, tensor); {compiled}",
+                )  # fmt: skip
 
     def _weight(self, spec: Any) -> Weight:
         tensor = self.exported.constants.get(spec.target, self.exported.state_dict.get(spec.target))

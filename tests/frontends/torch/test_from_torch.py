@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from draws.seeds import rng  # noqa: E402
 from peaks import TELLS, peak_beyond  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -133,3 +134,87 @@ def test_a_program_has_weights_of_its_own_and_takes_them_once():
         np.testing.assert_allclose(other({"input": x})["output"].numpy(), wanted, rtol=1e-4, atol=1e-5)
     program.load_state_dict({name: np.ones_like(w) for name, w in program.state_dict().items()})
     assert not any(param.any() for param in module.parameters())
+
+
+WRITES = (
+    "{}.add_({v})",
+    "{}.mul_(2)",
+    "{}[1:].copy_({v}[1:])",
+    "{}.t().sub_({v}.t())",
+    "{}.view(-1)[1:4].fill_(3)",
+)
+
+
+def writing(lines, dtype=torch.float32, persistent=True):
+    """A module whose forward has these lines between an op and a result."""
+
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.ones(3, 2, dtype=dtype), persistent=persistent)
+            self.register_buffer("count", torch.zeros(3, 2, dtype=torch.int64))
+            self.weight = nn.Parameter(torch.ones(3, 2))
+
+    body = "\n    ".join(["def forward(self, x, y):", "v = (x * y).sum(0) * self.weight.detach()", *lines])
+    scope = {"torch": torch}
+    exec(f"{body}\n    return v + self.seen.float(), x * 2", scope)
+    Writes.forward = scope["forward"]
+    return Writes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_drawn_writes_into_buffers_are_eagers(dtype, request):
+    draw = rng(request.node.nodeid)
+    lines = [
+        WRITES[draw.integers(len(WRITES))].format(f"self.{name}", v=f"v.to(self.{name}.dtype)")
+        for name in ("seen", "count", "seen")
+    ]
+    module = writing(lines, dtype)
+    x, y = (torch.from_numpy(draw.integers(-4, 5, (5, 3, 2))).float() for _ in range(2))
+    program = aicf.from_torch(module, (x, y), device="cpu")
+    for _ in range(3):
+        got, want = program({"x": x, "y": y}), module(x, y)
+        for a, b in zip(got.values(), want):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-2, err_msg=str(lines))
+        for name, value in program.state_dict().items():
+            wanted = module.state_dict()[name]
+            close = 4 * torch.finfo(dtype).eps if wanted.is_floating_point() else 0
+            np.testing.assert_allclose(
+                value.astype(np.float64), wanted.double().numpy(), rtol=close, err_msg=f"{name}: {lines}"
+            )
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("x", r"writes into its argument x(.|\n)*x\.clone\(\)(.|\n)*torch\.compile"),
+        ("y[0]", r"writes into its argument y"),
+        ("self.weight", r"writes into its parameter weight"),
+        ("self.seen", r"the buffer seen, which is in no state dict(.|\n)*register_buffer\('seen', tensor\)"),
+    ],
+)
+def test_other_writes_are_refused(target, said, request):
+    """A program reads its feeds and parameters: what forward writes into them would be lost."""
+    draw = rng(request.node.nodeid)
+    line = str(draw.choice(["{}.add_(1)", "{}.mul_(2)", "{}[1:].zero_()", "{}.transpose(0, 1).exp_()"]))
+    lines = ["with torch.no_grad():", f"    {line.format(target)}"]
+    module = writing(lines, persistent=target != "self.seen")
+    x, y = torch.ones(5, 3, 2), torch.ones(5, 3, 2)
+    with pytest.raises(VerifyError, match=said):
+        aicf.from_torch(module, (x, y), device="cpu")
+    assert (x == 1).all() and (y == 1).all()
+
+
+def test_written_buffers_that_share_memory_are_named():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("all", torch.zeros(4))
+            self.register_buffer("some", self.all[1:])
+
+        def forward(self, x):
+            self.all.add_(1)
+            return x + self.some
+
+    with pytest.raises(VerifyError, match=r"all and some share memory(.|\n)*some as a clone"):
+        aicf.from_torch(Shared(), (torch.ones(3),), device="cpu")
