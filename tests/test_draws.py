@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from draws import graphs, kinds, ops
+from draws import devices, graphs, kinds, ops
 from draws.gradients import check as check_gradient
 from draws.gradients import draw as draw_gradient
 from draws.layouts import LAYOUTS, laid, poisoned, strayed
 from draws.seeds import VARIABLE, rng, run_seed, seeded
 
+from aicf.cuda_kernels.compiler import engine
+from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
 from aicf.types import f32
 
@@ -65,6 +70,70 @@ def test_a_gradient_rule_that_is_wrong_is_found(monkeypatch):
     monkeypatch.setattr(schema_of("tanh"), "gradient_fn", lambda emit, dy, x: dy)
     cases = [c for n in range(6) if (c := draw_gradient(seeded("tanh", n), op="tanh"))]
     assert any(map(check_gradient, cases))
+
+
+class Pretended:
+    """A runtime whose device memory is the host's; its kernel is NumPy's square."""
+
+    kind, spec, stream = "cuda", preset("h200"), None
+
+    def __init__(self):
+        self.memories = []
+
+    def allocate(self, nbytes):
+        self.memories.append(np.zeros(nbytes, np.uint8))
+        return SimpleNamespace(ptr=self.memories[-1].ctypes.data)
+
+    def copy(self, target, source, nbytes):
+        ctypes.memmove(target, source, nbytes)
+
+    def current(self):
+        return contextlib.nullcontext()
+
+    def sync(self):
+        pass
+
+    def bind(self, start, stream, ins, outs, workspace):
+        region = start
+
+        def run():
+            x, y = (
+                np.lib.stride_tricks.as_strided(
+                    np.ctypeslib.as_array((ctypes.c_float * 10**4).from_address(p)),
+                    t.shape,
+                    [4 * s for s in t.stride],
+                )
+                for p, t in zip((*ins, *outs), (*region.operands, *region.results))
+            )
+            y[...] = x * x
+
+        return run
+
+
+def test_memory_of_a_gpu_is_copied_there_and_back(monkeypatch):
+    """Without a GPU: starts, strides and guards reach the kernel, and results come back."""
+    gpu = Pretended()
+    monkeypatch.setattr(devices, "runtime", lambda name: gpu)
+    monkeypatch.setattr(devices, "cuda_missing", lambda: None)
+    monkeypatch.setattr(engine, "prepare", lambda launch, region, id: region)
+    monkeypatch.setattr(engine, "bind", gpu.bind)
+    monkeypatch.setattr(devices.default_registry(), "variants", lambda kind: [SQUARE])
+    devices.device.cache_clear()
+    base = ops.OpCase("square", (f32,), ((5, 7),), (), ("dense",), seed=3)
+    try:
+        for layout in LAYOUTS:
+            for results in ("dense", "offset", "padded", "stepped"):
+                assert ops.check(replace(base, layouts=(layout,), results=results), "cuda") is None
+        assert "differ" in (ops.check(replace(base, op="abs"), "cuda") or "")
+    finally:
+        devices.device.cache_clear()
+    assert gpu.memories
+
+
+SQUARE = SimpleNamespace(
+    id="cuda.square.v1", device="cuda", supported=lambda region, device: None, build=lambda region, device: [region],
+    query_workspace=lambda region, device: 0,
+)  # fmt: skip
 
 
 def test_every_kind_draws_and_has_a_script():

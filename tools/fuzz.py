@@ -233,6 +233,8 @@ def checked(worker: Worker, kind: str, case: Any) -> str | None:
     """What is wrong with a case; an error of the check itself counts."""
     try:
         fine, said = worker("check", kind, case)
+        if said and "CUDA" in said:
+            worker.stop()  # after an illegal access nothing runs any more in its process
         return said if fine else f"check: {said}"
     except Died as died:
         return str(died)

@@ -202,8 +202,9 @@ def _by_reference(step: Step, given: list[Ball | None], own: DType, types: dict[
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-def wrong(found: np.ndarray, ball: Ball) -> str | None:
-    """What is outside of its ball; infinities and NaN have to be where they are exactly."""
+def wrong(found: np.ndarray, ball: Ball, loose: float = 1.0) -> str | None:
+    """What is outside of its ball, its bound so many times as wide; infinities and NaN have to be where they are exactly."""
+    ball = Ball(ball.v, ball.e * loose)
     got = found.astype(np.float64)
     if got.shape != ball.v.shape:
         return f"shape {got.shape}, expected {ball.v.shape}"

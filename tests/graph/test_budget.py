@@ -24,7 +24,9 @@ def test_a_budget_takes_all_or_nothing_and_says_why():
     assert budget.spend(41) == (
         "41 bytes of constants would be computed while the model is read, and 40 of 100 are left: AICF_FOLD_MB sets the limit"
     )
-    assert budget.spend(40, 2).startswith("its constants take 2 steps to compute while the model is read, and 1 of ")
+    assert budget.spend(40, 2).startswith(
+        "its constants take 2 steps to compute while the model is read, and 1 of "
+    )
     assert budget.spend(40, 1) == "" and (budget.nbytes, budget.steps) == (100, STEPS)
 
 
@@ -39,7 +41,9 @@ def counting(ctx, steps, inner=1):
         def turn(t, k):
             return ctx.add(t, ctx.mul(n, 0)), ()
 
-        end, _ = ctx.scan(turn, total, ctx.iota(shape=(inner,), axis=0, dtype=i32)) if inner > 1 else (total, ())
+        end, _ = (
+            ctx.scan(turn, total, ctx.iota(shape=(inner,), axis=0, dtype=i32)) if inner > 1 else (total, ())
+        )
         return ctx.add(end, 1), ()
 
     end, _ = ctx.scan(step, ctx.constant(0, i32), ctx.iota(shape=(steps,), axis=0, dtype=i32))
@@ -70,7 +74,9 @@ class Chosen(nn.Layer):
         return ctx.select(ctx.equal(end, ctx.constant(self.steps[0], i32)), x, ctx.neg(x))
 
 
-@pytest.mark.parametrize("steps, decided", [((5,), True), ((3, 4), True), ((5_000_000,), False), ((3000, 3000), False)])
+@pytest.mark.parametrize(
+    "steps, decided", [((5,), True), ((3, 4), True), ((5_000_000,), False), ((3000, 3000), False)]
+)
 def test_a_loop_of_constants_is_run_while_the_model_is_compiled_if_it_is_short(steps, decided):
     start = time.process_time()
     explained = aicf.explain_for(nn.Model({"x": aicf.TensorSpec((4,))}).add(Chosen(*steps)), "cpu")

@@ -94,7 +94,10 @@ def filled(g: Growing, x: str, rank: int) -> None:
 
 @form(0)
 def counted(g: Growing, x: str, rank: int) -> None:
-    ends = [g.array(np.array(v, np.float32)) for v in (0, g.size(), g.rng.choice([1.0, 0.01, 1e-30], p=[0.6, 0.35, 0.05]))]
+    ends = [
+        g.array(np.array(v, np.float32))
+        for v in (0, g.size(), g.rng.choice([1.0, 0.01, 1e-30], p=[0.6, 0.35, 0.05]))
+    ]
     g.node("Range", ends, 1)
 
 
@@ -109,7 +112,9 @@ def outer(g: Growing, x: str, rank: int) -> None:
 @form(1)
 def padded(g: Growing, x: str, rank: int) -> None:
     pads = [g.size() if g.rng.random() < 0.5 else 0 for _ in range(2 * rank)]
-    g.node("Pad", [x, g.numbers(*pads)], rank, mode=str(g.rng.choice(["constant", "constant", "edge", "wrap"])))
+    g.node(
+        "Pad", [x, g.numbers(*pads)], rank, mode=str(g.rng.choice(["constant", "constant", "edge", "wrap"]))
+    )
 
 
 @form(4)
@@ -145,8 +150,16 @@ def window(g: Growing, x: str, rank: int) -> None:
 def looped(g: Growing, x: str, rank: int) -> None:
     """A Loop that doubles what it carries, or shows it in each iteration."""
     info, shows = helper.make_tensor_value_info, g.rng.random() < 0.5
-    carried = helper.make_node("Add", ["s", "s"], ["o"]) if shows else helper.make_node("Concat", ["s", "s"], ["o"], axis=0)
-    nodes = [helper.make_node("Identity", ["c"], ["d"]), carried, *[helper.make_node("Identity", ["s"], ["row"])] * shows]
+    carried = (
+        helper.make_node("Add", ["s", "s"], ["o"])
+        if shows
+        else helper.make_node("Concat", ["s", "s"], ["o"], axis=0)
+    )
+    nodes = [
+        helper.make_node("Identity", ["c"], ["d"]),
+        carried,
+        *[helper.make_node("Identity", ["s"], ["row"])] * shows,
+    ]
     outputs = [info("d", TensorProto.BOOL, []), info("o", F32, None), *[info("row", F32, None)] * shows]
     inputs = [info("i", I64, []), info("c", TensorProto.BOOL, []), info("s", F32, None)]
     body = helper.make_graph(nodes, "body", inputs, outputs)

@@ -75,7 +75,10 @@ def test_where_types_follow_from_the_body_an_empty_one_is_refused(name):
             with pytest.raises(TypeInferenceError) as refused:
                 inferred(given, empty)
             said = refused.value.message
-            assert refused.value.op == name and re.search("empty|not given|at least one branch", said), (seed, said)
+            assert refused.value.op == name and re.search("empty|not given|at least one branch", said), (
+                seed,
+                said,
+            )
         if number == DRAWS:
             return
 
