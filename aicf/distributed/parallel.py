@@ -14,7 +14,7 @@ from ..device.collectives import ALL_REDUCE, Exchanged
 from ..device.runtime import CudaRuntime
 from ..device.tensor import Runtime
 from ..errors import VerifyError
-from ..graph.emit.step import GRAD_SUM, keep_if_valid
+from ..graph.emit.step import ACCUMULATED, GRAD_SUM, keep_if_valid
 from ..graph.emit.trace import Recipe
 from ..graph.run.plan import ExecPlan
 from ..graph.run.variables import Variables
@@ -181,7 +181,7 @@ class DataParallel:
         """A state dict with what only other ranks have. All ranks come here: sums of gradients between two steps are means of theirs."""
         made = dict(state)
         sums = [name for name in sorted(made) if name.endswith(GRAD_SUM)]
-        if self.ranks > 1 and sums:
+        if self.ranks > 1 and sums and any(self.mesh.all("runs in sums", int(made[ACCUMULATED]))):
             made |= {name: np.array(made[name]) for name in sums}
             parts = [
                 Exchanged(ALL_REDUCE, 0, a.size, DType.of(a.dtype), True, array=a)

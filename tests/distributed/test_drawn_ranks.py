@@ -7,8 +7,14 @@ import pytest
 
 import aicf
 from aicf import nn
-from aicf.distributed import DataParallel, ZeRO1
+from aicf.device.spec import preset
+from aicf.dispatch import default_registry
+from aicf.distributed import DataParallel, World, ZeRO1
+from aicf.distributed.agreement import transfers
+from aicf.graph.compile import compile_graph
+from aicf.graph.emit.trace import Recipe
 from aicf.nn.schedules import Cosine
+from aicf.registry.select import Selector
 
 from .threads import rank_threads  # noqa: F401  (a fixture)
 
@@ -38,7 +44,7 @@ def drawn_model(rng, seed):
 
 
 def drawn_optimizer(rng):
-    clip = [None, 0.05][rng.integers(2)]
+    clip = [None, None, 0.05][rng.integers(3)]
     decay = float(rng.choice((0.0, 0.1)))
     rate = [0.05, Cosine(0.05, 10, 2)][rng.integers(2)]
     return [
@@ -100,3 +106,22 @@ def test_drawn_ranks_have_the_parameters_of_one(rank_threads, seed):  # noqa: F8
             np.testing.assert_allclose(
                 array, expected[name], rtol=2e-4, atol=2e-5, err_msg=f"seed {seed}: {name}"
             )
+
+
+@pytest.mark.spec("C12")
+@pytest.mark.parametrize("seed", range(16))
+def test_drawn_plans_of_all_ranks_have_the_same_transfers(seed):
+    """On GPUs that need not be there, too: what each rank steps is its own affair."""
+    rng = np.random.default_rng(seed)
+    ranks, draws = int(rng.integers(2, 6)), int(rng.integers(2**31))
+    device = [aicf.runtime("cpu").spec, preset("h200")][rng.integers(2)]
+    kind, dtype = [DataParallel, ZeRO1, ZeRO1][rng.integers(3)], [None, "bf16"][rng.integers(2)]
+    policy, bucket, accumulate = ("f32", "bf16", "f16")[rng.integers(3)], float(rng.choice((25, 1e-4, 1e-5))), int(rng.integers(1, 3))
+    found = []
+    for rank in range(ranks):
+        own = np.random.default_rng(draws)
+        parallel = kind(dtype=dtype, bucket_mb=bucket, world=World(rank, ranks))
+        model, _ = drawn_model(own, 0)
+        recipe = Recipe(model, "train", nn.SoftmaxCrossEntropy(), drawn_optimizer(own), accumulate, "exact", policy, parallel)
+        found.append(transfers(compile_graph(recipe, model.sizes, Selector(default_registry(), device)).plan))
+    assert found[0] and all(other == found[0] for other in found), (seed, found)
