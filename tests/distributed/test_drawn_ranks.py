@@ -116,12 +116,25 @@ def test_drawn_plans_of_all_ranks_have_the_same_transfers(seed):
     ranks, draws = int(rng.integers(2, 6)), int(rng.integers(2**31))
     device = [aicf.runtime("cpu").spec, preset("h200")][rng.integers(2)]
     kind, dtype = [DataParallel, ZeRO1, ZeRO1][rng.integers(3)], [None, "bf16"][rng.integers(2)]
-    policy, bucket, accumulate = ("f32", "bf16", "f16")[rng.integers(3)], float(rng.choice((25, 1e-4, 1e-5))), int(rng.integers(1, 3))
+    policy, bucket, accumulate = (
+        ("f32", "bf16", "f16")[rng.integers(3)],
+        float(rng.choice((25, 1e-4, 1e-5))),
+        int(rng.integers(1, 3)),
+    )
     found = []
     for rank in range(ranks):
         own = np.random.default_rng(draws)
         parallel = kind(dtype=dtype, bucket_mb=bucket, world=World(rank, ranks))
         model, _ = drawn_model(own, 0)
-        recipe = Recipe(model, "train", nn.SoftmaxCrossEntropy(), drawn_optimizer(own), accumulate, "exact", policy, parallel)
+        recipe = Recipe(
+            model,
+            "train",
+            nn.SoftmaxCrossEntropy(),
+            drawn_optimizer(own),
+            accumulate,
+            "exact",
+            policy,
+            parallel,
+        )
         found.append(transfers(compile_graph(recipe, model.sizes, Selector(default_registry(), device)).plan))
     assert found[0] and all(other == found[0] for other in found), (seed, found)
