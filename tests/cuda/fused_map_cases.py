@@ -20,7 +20,7 @@ FLAT, VECTOR, STRIDED, ROWS = (
     f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided", "rows")
 )
 REDUCE_ROWS, REDUCE_COLUMNS, REDUCE_NAIVE = (
-    f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive")
+    f"cuda.reduce_{name}.v2" for name in ("rows", "columns", "naive")
 )
 MULTI, TABLE = "cuda.multi_map.v1", "cuda.multi_map_table.v1"
 TOLERANCE = {f32: 1e-5, f16: 4e-3, bf16: 3e-2}

@@ -406,17 +406,17 @@ FIRST = [
     Case(LINEAR_LOSS_GRAD_WGMMA, linear_loss_grad(300, 1000, 72, f16), 4e-3),
     Case("cuda.dropout_philox.v1", region("dropout", (1001,), desc((2,), i64), rate=0.3, layer=2)),
     Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
-    Case("cuda.reduce_rows.v1", region("reduce_mean", (30, 1000), axes=(1,))),
-    Case("cuda.reduce_columns.v1", region("reduce_sum", (1000, 30), axes=(0,))),
-    Case("cuda.reduce_column_vectors.v1", region("reduce_sum", (1000, 36), axes=(0,))),
-    Case("cuda.reduce_column_vectors.v1", region("reduce_sum", desc((3000, 768), bf16), axes=(0,)), 2e-2),
-    Case("cuda.reduce_column_vectors.v1", region("reduce_mean", desc((3, 100, 40), f16), axes=(1,)), 1e-2),
-    Case("cuda.reduce_planes.v1", region("reduce_mean", desc((8, 40, 7, 16), bf16), axes=(0, 2, 3)), 1e-2),
-    Case("cuda.reduce_planes.v1", region("reduce_max", (9, 300, 7, 7), axes=(0, 2, 3))),
-    Case("cuda.reduce_rows.v1", region("argmax", desc((30, 1000), bf16))),
-    Case("cuda.reduce_columns.v1", region("argmin", (1000, 30), axis=0)),
-    Case("cuda.reduce_rows.v1", region("reduce_min", (30, 1000), axes=(1,))),
-    Case("cuda.reduce_naive.v1", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
+    Case("cuda.reduce_rows.v2", region("reduce_mean", (30, 1000), axes=(1,))),
+    Case("cuda.reduce_columns.v2", region("reduce_sum", (1000, 30), axes=(0,))),
+    Case("cuda.reduce_column_vectors.v2", region("reduce_sum", (1000, 36), axes=(0,))),
+    Case("cuda.reduce_column_vectors.v2", region("reduce_sum", desc((3000, 768), bf16), axes=(0,)), 2e-2),
+    Case("cuda.reduce_column_vectors.v2", region("reduce_mean", desc((3, 100, 40), f16), axes=(1,)), 1e-2),
+    Case("cuda.reduce_planes.v2", region("reduce_mean", desc((8, 40, 7, 16), bf16), axes=(0, 2, 3)), 1e-2),
+    Case("cuda.reduce_planes.v2", region("reduce_max", (9, 300, 7, 7), axes=(0, 2, 3))),
+    Case("cuda.reduce_rows.v2", region("argmax", desc((30, 1000), bf16))),
+    Case("cuda.reduce_columns.v2", region("argmin", (1000, 30), axis=0)),
+    Case("cuda.reduce_rows.v2", region("reduce_min", (30, 1000), axes=(1,))),
+    Case("cuda.reduce_naive.v2", region("reduce_max", (4, 5, 6, 7), axes=(0, 2))),
     *(Case(v, region("cross_entropy", (30, n), desc((30,), i64), label_smoothing=s)) for v in ROWS for n, s in ((10, 0.0), (1000, 0.1))),
     Case("cuda.check_labels.v1", region("check_labels", desc((5000,), i64), desc((5,), i64), classes=10)),
     *(Case("cuda.all_finite.v1", region("all_finite", desc((5001,), t), desc((7,), t), desc((33, 70), t, alignment=a)))
@@ -427,9 +427,9 @@ FIRST = [
     Case("cuda.sum_of_squares.v1", region("sum_of_squares", *[(n * 100,) for n in range(40)], desc((90,), bf16)), 1e-4),
     Case("cuda.sum_of_squares.v1", region("sum_of_squares", (0,), (0, 3))),
     Case(STRIDED, region("cross_entropy_grad", (30, 1000), desc((30,), i32), *[(30,)] * 3)),
-    Case("cuda.scatter_add_rows.v1", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
+    Case("cuda.scatter_add_rows.v2", region("scatter_add", (300, 72), desc((300,), i64), size=50), 1e-4),
     Case("cuda.scatter_add_sorted.v1", region("scatter_add", (3000, 72), desc((3000,), i64), size=500), 1e-4),
-    Case("cuda.scatter_add_along.v1", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),
+    Case("cuda.scatter_add_along.v2", region("scatter_add", (30, 4), desc((30, 4), i64), size=9, axis=1, along=True)),
     Case("cuda.check_indices.v1", region("check_indices", desc((50, 60), i32), desc((5,), i64), size=5)),
     *(Case(v, layer_norm((30, n), t), ROW_TOLERANCE[t]) for v in ROWS for t in (f32, bf16) for n in (1000, 4096) if t is bf16 or n < 4096),
     Case(HELD, softmax((30, 16384), bf16), ROW_TOLERANCE[bf16]),
@@ -616,7 +616,7 @@ def channel_variance(shape: Sequence[int], dtype: DType) -> RegionSpec:
 
 def _reductions() -> list[Case]:
     rows, columns, naive, planes = (
-        f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive", "planes")
+        f"cuda.reduce_{name}.v2" for name in ("rows", "columns", "naive", "planes")
     )
     cases = []
     for op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
@@ -661,7 +661,7 @@ def _reductions() -> list[Case]:
 
 def _places() -> list[Case]:
     """Alone, split, along any axis, of each type, of what a map makes, and into what reads them."""
-    rows, columns, naive = (f"cuda.reduce_{name}.v1" for name in ("rows", "columns", "naive"))
+    rows, columns, naive = (f"cuda.reduce_{name}.v2" for name in ("rows", "columns", "naive"))
     cases = []
     for op in ("argmax", "argmin"):
         cases += [Case(rows, region(op, shape)) for shape in ((3, 1025), (1000, 7), (5, 1), (2, 100000))]
@@ -770,10 +770,10 @@ def _indexing() -> list[Case]:
             case = region(
                 "scatter_add", desc(updates, t), desc(indices, i64 if size % 2 else i32), size=size, axis=axis
             )
-            cases.append(Case("cuda.scatter_add_rows.v1", case, tolerance))
+            cases.append(Case("cuda.scatter_add_rows.v2", case, tolerance))
         cases += [Case("cuda.scatter_add_sorted.v1", r, tolerance) for r in sorted_scatters(t)]
         along = region("scatter_add", desc((7, 30, 5), t), desc((7, 30, 5), i64), size=40, axis=1, along=True)
-        cases.append(Case("cuda.scatter_add_along.v1", along, tolerance))
+        cases.append(Case("cuda.scatter_add_along.v2", along, tolerance))
     for shape in ((), (0,), (7, 30), (1025,), (300, 1000)):
         for t in (i32, i64):
             cases.append(

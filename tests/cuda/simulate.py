@@ -82,20 +82,20 @@ CASES = [
     Case("cuda.rng_advance.v2", region("rng_advance", desc((2,), i64), desc((), DType.bool))),
     Case("cuda.fill.v1", region("fill", shape=(3, 5), value=1.0, dtype=DType.bool.id)),
     Case("cuda.reshape.v1", region("reshape", (3, 5), shape=(15,))),
-    Case("cuda.reduce_rows.v1", region("reduce_sum", (3, 300), axes=(1,))),
-    Case("cuda.reduce_rows.v1", region("reduce_mean", (70, 5), axes=(1,))),
-    Case("cuda.reduce_rows.v1", region("reduce_mean", (5001,), axes=(0,))),  # split in two, through the workspace
-    Case("cuda.reduce_columns.v1", region("reduce_max", (2, 40, 5), axes=(1,))),
-    Case("cuda.reduce_columns.v1", region("reduce_mean", (1100, 5), axes=(0,))),  # split as well
-    Case("cuda.reduce_naive.v1", region("reduce_sum", (2, 3, 5), axes=(0, 2))),
-    Case("cuda.reduce_rows.v1", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
-    Case("cuda.reduce_rows.v1", region("argmax", (3, 70))),
-    Case("cuda.reduce_rows.v1", region("argmin", (5001,))),  # split: keys go through the workspace
-    Case("cuda.reduce_column_vectors.v1", region("reduce_max", desc((2, 40, 16), f16), axes=(1,))),
-    Case("cuda.reduce_column_vectors.v1", region("reduce_mean", (1100, 8), axes=(0,))),  # split as well
-    Case("cuda.reduce_column_vectors.v1", region("reduce_sum", desc((130, 24), bf16), axes=(0,)), 1e-2),
-    Case("cuda.reduce_columns.v1", region("argmax", desc((2, 40, 5), i32), axis=1)),
-    Case("cuda.reduce_naive.v1", region("reduce_min", (2, 3, 5), axes=(0, 2))),
+    Case("cuda.reduce_rows.v2", region("reduce_sum", (3, 300), axes=(1,))),
+    Case("cuda.reduce_rows.v2", region("reduce_mean", (70, 5), axes=(1,))),
+    Case("cuda.reduce_rows.v2", region("reduce_mean", (5001,), axes=(0,))),  # split in two, through the workspace
+    Case("cuda.reduce_columns.v2", region("reduce_max", (2, 40, 5), axes=(1,))),
+    Case("cuda.reduce_columns.v2", region("reduce_mean", (1100, 5), axes=(0,))),  # split as well
+    Case("cuda.reduce_naive.v2", region("reduce_sum", (2, 3, 5), axes=(0, 2))),
+    Case("cuda.reduce_rows.v2", region("reduce_sum", desc((3, 40), i32), axes=(1,))),
+    Case("cuda.reduce_rows.v2", region("argmax", (3, 70))),
+    Case("cuda.reduce_rows.v2", region("argmin", (5001,))),  # split: keys go through the workspace
+    Case("cuda.reduce_column_vectors.v2", region("reduce_max", desc((2, 40, 16), f16), axes=(1,))),
+    Case("cuda.reduce_column_vectors.v2", region("reduce_mean", (1100, 8), axes=(0,))),  # split as well
+    Case("cuda.reduce_column_vectors.v2", region("reduce_sum", desc((130, 24), bf16), axes=(0,)), 1e-2),
+    Case("cuda.reduce_columns.v2", region("argmax", desc((2, 40, 5), i32), axis=1)),
+    Case("cuda.reduce_naive.v2", region("reduce_min", (2, 3, 5), axes=(0, 2))),
     *(Case("cuda.all_finite.v1", region("all_finite", desc((70,), t), desc((3,), t), desc((5, 7), t, alignment=a)))
       for t, a in ((f32, 256), (f16, 256), (bf16, 256), (f16, 2))),
     Case("cuda.all_finite.v1", region("all_finite", desc((70,), f32), desc((3,), f16), desc((0,), bf16))),
@@ -109,9 +109,9 @@ CASES = [
     Case("cuda.check_indices.v1", region("check_indices", desc((7, 10), i32), desc((5,), i64), size=5)),
     Case("cuda.check_indices.v1", region("check_indices", desc((2100,), i64), desc((5,), i64), size=9)),
     Case("cuda.check_indices.v1", region("check_indices", desc((9,), i32), desc((5,), i64), size=9, negative=False)),
-    Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((2, 300, 3), f16), desc((300,), i64), size=5, axis=1), 2e-2),
-    Case("cuda.scatter_add_rows.v1", region("scatter_add", (260, 3), desc((260,), i32), size=9000), 1e-4),
-    Case("cuda.scatter_add_rows.v1", region("scatter_add", desc((0, 5), i32), desc((0,), i32), size=3)),
+    Case("cuda.scatter_add_rows.v2", region("scatter_add", desc((2, 300, 3), f16), desc((300,), i64), size=5, axis=1), 2e-2),
+    Case("cuda.scatter_add_rows.v2", region("scatter_add", (260, 3), desc((260,), i32), size=9000), 1e-4),
+    Case("cuda.scatter_add_rows.v2", region("scatter_add", desc((0, 5), i32), desc((0,), i32), size=3)),
     Case("cuda.scatter_add_sorted.v1", region("scatter_add", (40, 6), desc((40,), i32), size=300), 1e-4),
     *both_attentions((2, 5, 4), (2, 7, 4)),
     *both_attentions((2, 5, 3), (1, 70, 3), dv=70, causal=True),
@@ -130,7 +130,7 @@ CASES = [
     Case("cuda.sample_tokens.v1", sample_tokens(2, 300)),
     Case("cuda.mark_tokens.v1", mark_tokens(3, 300, 4)),
     Case("cuda.cache_write.v1", cache_write((), 2, 3, 5, 4, 4, f16)),
-    Case("cuda.scatter_add_along.v1", region("scatter_add", (3, 5, 2), desc((3, 5, 2), i32), size=4, axis=1, along=True)),
+    Case("cuda.scatter_add_along.v2", region("scatter_add", (3, 5, 2), desc((3, 5, 2), i32), size=4, axis=1, along=True)),
 ]  # fmt: skip
 
 

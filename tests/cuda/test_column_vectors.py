@@ -22,7 +22,7 @@ from aicf.registry.registry import KernelRegistry
 from aicf.registry.select import select
 from aicf.types import DType, bf16, f16, f32, i32
 
-KERNEL = "cuda.reduce_column_vectors.v1"
+KERNEL = "cuda.reduce_column_vectors.v2"
 H200 = preset("h200")
 
 

@@ -316,7 +316,7 @@ def test_gemm_keeps_nan_and_inf_where_they_belong(gpu, variant):
 @pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_reductions_propagate(gpu, name, shape, axes, op, value):
-    case = Case(f"cuda.reduce_{name}.v1", region(op, shape, axes=axes))
+    case = Case(f"cuda.reduce_{name}.v2", region(op, shape, axes=axes))
     operands = operands_for(case)
     operands.memory[0].reshape(-1)[operands.memory[0].size // 2] = value
     assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
@@ -404,8 +404,8 @@ def test_a_tensor_taken_twice(gpu):
     *(Case(v, gemm(300, 200, 500)) for v in GEMMS),
     *(Case(v, gemm(300, 200, 504, dtype=f16)) for v in MMAS),
     Case("cuda.dropout_philox.v1", region("dropout", (100_001,), desc((2,), i64), rate=0.5, layer=1)),
-    Case("cuda.reduce_rows.v1", region("reduce_sum", (300001,), axes=(0,))),
-    Case("cuda.reduce_columns.v1", region("reduce_sum", (50000, 10), axes=(0,))),
+    Case("cuda.reduce_rows.v2", region("reduce_sum", (300001,), axes=(0,))),
+    Case("cuda.reduce_columns.v2", region("reduce_sum", (50000, 10), axes=(0,))),
     Case("cuda.rows_resident.v2", region("cross_entropy", (100, 1000), desc((100,), i64))),
 ], ids=str)  # fmt: skip
 def test_repeats_bit_for_bit(gpu, case):

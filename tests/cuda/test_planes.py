@@ -13,7 +13,7 @@ from aicf.dispatch import default_registry
 from aicf.registry.select import Selector
 from aicf.types import bf16, f16, f32
 
-H200, PLANES = preset("h200"), "cuda.reduce_planes.v1"
+H200, PLANES = preset("h200"), "cuda.reduce_planes.v2"
 OVER = {"axes": (0, 2, 3), "keepdims": True}
 
 

@@ -14,7 +14,7 @@ from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32, i32, i64
 
 H200 = preset("h200")
-SORTED, ROWS = (VARIANTS[f"cuda.scatter_add_{name}.v1"] for name in ("sorted", "rows"))
+SORTED, ROWS = (VARIANTS[f"cuda.scatter_add_{name}"] for name in ("sorted.v1", "rows.v2"))
 ERROR = {f32: 3e-6, f16: 1e-3, bf16: 8e-3, i32: 0.0, i64: 0.0}  # of the sum of magnitudes
 GUARD = 64  # bytes around the result
 PATTERNS = ("random", "equal", "sorted", "frequent", "beyond")

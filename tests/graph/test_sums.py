@@ -17,6 +17,8 @@ from draws.seeds import rng
 
 import aicf
 from aicf import nn
+from aicf.cuda_kernels.rows import reduce
+from aicf.device.spec import preset
 from aicf.ops.scattering import Scatter
 
 HALF_EPS = 2.0**-24  # the relative error of one rounding to f32
@@ -220,3 +222,15 @@ def test_errors_do_not_grow_with_the_length(kind, device):
         drawn = kind(draw, int(terms))
         error, most = drawn.error(device), bound(drawn.terms)
         assert error <= most, f"{drawn.name}, {drawn.terms} terms: {error:.2g} off, of {most:.2g}"
+
+
+def test_no_thread_of_a_long_reduction_adds_very_many_elements():
+    """On CUDA, where a thread's sum is f32: long rows are split however many there are."""
+    draw = rng("splits")
+    for name in ("t4", "a100", "h100"):
+        device = preset(name)
+        for _ in range(200):
+            length, blocks, per_block = (int(2 ** draw.uniform(0, most)) for most in (32, 14, 8))
+            parts, chunk = reduce.split(length, blocks, per_block, device)
+            assert parts * chunk >= length > (parts - 1) * chunk, (length, blocks, per_block)
+            assert chunk <= reduce.SERIAL * per_block, (length, blocks, per_block)

@@ -56,10 +56,10 @@ def checked(region: RegionSpec, along: bool) -> Checks:
         yield Reject("along", f"along is {region.attrs['along']}, this kernel is for {along}")
 
 
-@variant("scatter_add", id="cuda.scatter_add_rows.v1")
+@variant("scatter_add", id="cuda.scatter_add_rows.v2")
 class ScatterAddRows:
     """A block holds 32 KB of sums, some rows of the result, and goes over all indices for the updates that are theirs. No
-    atomics: a sum is one thread's, which adds in order. Any number type; halves in f32.
+    atomics: a sum is one thread's, which adds in order. Any number type; floats in f64.
 
     Parallel over rows of the result. Bytes: updates and result once, and the indices once for each block, from L2. Limit: that scan,
     where there are many indices and few columns; and rows that very many updates are for, which come one after the other.
@@ -93,9 +93,9 @@ class ScatterAddRows:
         return [Launch(body, grid, (THREADS,), (*pointers_of(region), *numbers))]
 
 
-@variant("scatter_add", id="cuda.scatter_add_along.v1")
+@variant("scatter_add", id="cuda.scatter_add_along.v2")
 class ScatterAddAlong:
-    """One thread per element of the result, which goes over all indices of its line and adds the updates that are its own.
+    """One thread per element of the result, which goes over all indices of its line and adds the updates that are its own, floats in f64.
 
     Parallel over the result. Limit: as many loads of an index for each element as a line has indices, from a cache: right where
     these are few, as where one class of each row was picked.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ...types import DType
-from ..dsl import cuda, device, int32, uint32
+from ...types import DType, f64
+from ..dsl import SIMULATED, cuda, deferred, device, int32, types, uint32
 from ..rows.reduce_body import BLOCK, _shared_type
 from ..tiles.element import getter, putter
 
@@ -17,21 +18,36 @@ NONE = np.int32(-1)
 HIT, MISS = np.int32(1), np.int32(0)
 
 
+def sum_type(dtype: DType) -> DType:
+    """What updates add up in, one after the other: f64 for floats."""
+    return f64 if dtype.kind == "float" else dtype.compute
+
+
+@deferred
+def _double() -> Any:
+    return np.float64 if SIMULATED else types.float64
+
+
 def rows_of(dtype: DType, width: int) -> int:
     """Rows of the result whose sums a block holds, `width` columns of each."""
-    return SUMS // (width * dtype.compute.itemsize)
+    return SUMS // (width * sum_type(dtype).itemsize)
 
 
 @functools.cache
 def scatter_add(updates: DType, indices: DType, width: int) -> Callable[..., None]:
     """A block per some rows of the result and `width` of its columns: it goes over all indices, 256 at a time, and adds the
-    updates that are for its rows, in f32 for halves.
+    updates that are for its rows, floats in f64.
 
     Domains are (outer, count, inner) for the updates and (outer, size, inner) for the result.
     """
     get, get_index, put = getter(updates), getter(indices), putter(updates)
-    groups, rows, shared_type = BLOCK // width, rows_of(updates, width), _shared_type(updates)
-    zero, length = updates.compute.numpy.type(0), SUMS // updates.compute.itemsize
+    kind, compute = sum_type(updates), updates.compute.numpy.type
+    groups, rows, shared_type = (
+        BLOCK // width,
+        rows_of(updates, width),
+        _double() if kind is f64 else _shared_type(updates),
+    )
+    zero, nothing, length = kind.numpy.type(0), compute(0), SUMS // kind.itemsize
 
     def mine(local, k, group):
         """The row of the k-th index, if it is for this thread."""
@@ -41,7 +57,7 @@ def scatter_add(updates: DType, indices: DType, width: int) -> Callable[..., Non
     mine = device(mine)
 
     def taken(source, row, place):
-        return get(source, place) if row >= 0 else zero
+        return get(source, place) if row >= 0 else nothing
 
     taken = device(taken)
 
@@ -92,7 +108,7 @@ def scatter_add(updates: DType, indices: DType, width: int) -> Callable[..., Non
         row = group
         while row < rows:
             if column < inner and first + row < size:
-                put(out, (outer * size + first + row) * inner + column, sums[row * width + lane])
+                put(out, (outer * size + first + row) * inner + column, compute(sums[row * width + lane]))
             row += groups
 
     kernel.__name__ = f"scatter_add{width}_{updates}"
@@ -101,9 +117,9 @@ def scatter_add(updates: DType, indices: DType, width: int) -> Callable[..., Non
 
 @functools.cache
 def scatter_add_along(updates: DType, indices: DType) -> Callable[..., None]:
-    """A thread per element of the result, which goes over the indices of its line."""
+    """A thread per element of the result, which goes over the indices of its line; floats add up in f64."""
     get, get_index, put = getter(updates), getter(indices), putter(updates)
-    zero = updates.compute.numpy.type(0)
+    zero, compute = sum_type(updates).numpy.type(0), updates.compute.numpy.type
 
     def kernel(source, indices, out, count, size, inner, results):
         i = np.int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -117,7 +133,7 @@ def scatter_add_along(updates: DType, indices: DType) -> Callable[..., None]:
                 if index == row or index + size == row:
                     total += get(source, place)
                 place += inner
-            put(out, i, total)
+            put(out, i, compute(total))
 
     kernel.__name__ = f"scatter_add_along_{updates}"
     return kernel

@@ -75,7 +75,7 @@ def _vectors(region: RegionSpec, r: Reduced) -> Checks:
             yield next((multiple("row pitch", step, vector) for step in walk[:-1] if step % vector), None)
 
 
-@variant(*KINDS, id="cuda.reduce_column_vectors.v1", takes=TAKES)
+@variant(*KINDS, id="cuda.reduce_column_vectors.v2", takes=TAKES)
 class ReduceColumnVectors:
     """The last axes are kept, those before them reduced, as in reduce_columns, in 16-byte loads. Any number type.
 

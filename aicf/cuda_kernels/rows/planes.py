@@ -62,7 +62,7 @@ def _division(region: RegionSpec, r: Reduced, device: DeviceSpec) -> tuple[int, 
     return images, planes, inner, vector, split(images * inner // vector, planes, THREADS, device)
 
 
-@variant(*KINDS, id="cuda.reduce_planes.v1", takes=TAKES, masked=True)
+@variant(*KINDS, id="cuda.reduce_planes.v2", takes=TAKES, masked=True)
 class ReducePlanes:
     """Axes before and behind a kept one are reduced: a block of 256 threads per kept index, or several where these are few. Any number type.
 

@@ -40,10 +40,15 @@ class RowSplit(NamedTuple):
     chunk: int
 
 
+SERIAL = 2048  # elements that a thread adds up one after the other, at most: the error of its f32 sum grows with them
+
+
 def split(length: int, blocks: int, per_block: int, device: DeviceSpec) -> RowSplit:
-    """Enough segments for four blocks per multiprocessor, each at least eight turns of a block; one if that suffices."""
+    """Enough segments for four blocks per multiprocessor, each at least eight turns of a block; one if that suffices, and no thread
+    adds more than SERIAL elements."""
     wanted = min(cdiv(4 * device.sms, max(blocks, 1)), length // (8 * per_block))
-    if blocks >= 2 * device.sms or wanted < 2:
+    wanted = max(wanted if blocks < 2 * device.sms else 1, cdiv(length, SERIAL * per_block))
+    if wanted < 2:
         return RowSplit(1, length)
     chunk = cdiv(length, wanted)
     return RowSplit(cdiv(length, chunk), chunk)
@@ -220,7 +225,7 @@ def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, RowSplit]
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
 
 
-@variant(*KINDS, id="cuda.reduce_rows.v1", takes=TAKES, masked=True)
+@variant(*KINDS, id="cuda.reduce_rows.v2", takes=TAKES, masked=True)
 class ReduceRows:
     """The last axes are reduced: 1 to 256 threads per row, which is split when rows are few. Any number type.
 
@@ -279,7 +284,7 @@ def _column_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, int, R
     return outer, length, inner, width, split(length, outer * cdiv(inner, width), THREADS // width, device)
 
 
-@variant(*KINDS, id="cuda.reduce_columns.v1", takes=TAKES, masked=True)
+@variant(*KINDS, id="cuda.reduce_columns.v2", takes=TAKES, masked=True)
 class ReduceColumns:
     """The last axes are kept, those before them reduced: neighbouring threads read neighbouring columns. Any number type.
 
@@ -350,9 +355,9 @@ def _scattered(r: Reduced, which: bool) -> tuple[Shape, Walks, Walks]:
     return shape, strides[:count], strides[count:]
 
 
-@variant(*KINDS, id="cuda.reduce_naive.v1", takes=TAKES, masked=True)
+@variant(*KINDS, id="cuda.reduce_naive.v2", takes=TAKES, masked=True)
 class ReduceNaive:
-    """One thread per result, which walks its elements alone: any axes, any strides, any broadcasts. Any number type.
+    """One thread per result, which walks its elements alone and adds them up in f64: any axes, any strides, any broadcasts. Any number type.
 
     Parallel over results only; loads coalesce only if the last axis is kept.
     """

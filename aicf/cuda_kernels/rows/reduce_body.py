@@ -53,6 +53,13 @@ def reducer(op: str, dtype: DType) -> tuple[Any, Any]:
     return device(_sum), dtype.compute.numpy.type(0)
 
 
+def wide_total(op: str, dtype: DType, identity: Any) -> tuple[Any, Any]:
+    """(`narrow(total)`, the total of nothing) of a thread that has very many elements: in f64 where that is more precise."""
+    compute = dtype.compute.numpy.type
+    wide = dtype.kind == "float" and op not in ("max", "min")
+    return device(lambda total: compute(total)), np.float64(identity) if wide else identity
+
+
 @functools.cache
 def tree(combine: Any, extent: int, stride: int) -> Any:
     """`fold(partial, place)`: shared partial[place] of the thread at place 0 becomes the combination of `extent` places.
@@ -197,8 +204,10 @@ def naive(op: str, dtype: DType, before: Side, after: Side, kept: int, reduced: 
     """One thread per result, walking `reduced` dimensions one element after another: any axes, any strides.
 
     The map before the reduction walks (*kept, *reduced); its last walk is that of its stores. The one after it walks kept.
+    Sums and products of floats are f64: one thread has all of a result's elements.
     """
     combine, identity = reducer(op, dtype)
+    narrow, identity = wide_total(op, dtype, identity)
     feed, apply, divide, last = _feeder(before), _applier(after), op == "mean", len(before.ins)
     kept_at, reduced_at = coordinates(kept, False), coordinates(reduced, False)
     of, after_of = offsets(before.walks), offsets(after.walks)
@@ -214,7 +223,7 @@ def naive(op: str, dtype: DType, before: Side, after: Side, kept: int, reduced: 
                 total = combine(total, feed(ins, outs, places, places[last]))
             if divide:
                 total = total / count
-            apply(total, after_ins, after_outs, after_of(at, after_strides), r)
+            apply(narrow(total), after_ins, after_outs, after_of(at, after_strides), r)
 
     return _named(kernel, f"naive{kept}_{reduced}", op, before, after)
 
