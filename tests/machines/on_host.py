@@ -284,7 +284,19 @@ def _symbols() -> list[Any]:
         kept.append(kind(function))
         binding.add_symbol(f"on_host_{name}", ctypes.cast(kept[-1], ctypes.c_void_p).value)
     libm = ctypes.CDLL("libm.so.6")
-    for name in ("expf", "exp2f", "tanhf", "sqrtf", "logf", "erff", "erfcf", "fabsf", "fminf", "fmaxf", "isinff"):
+    for name in (
+        "expf",
+        "exp2f",
+        "tanhf",
+        "sqrtf",
+        "logf",
+        "erff",
+        "erfcf",
+        "fabsf",
+        "fminf",
+        "fmaxf",
+        "isinff",
+    ):
         binding.add_symbol(f"__nv_{name}", ctypes.cast(getattr(libm, name), ctypes.c_void_p).value)
     return kept
 
