@@ -94,14 +94,14 @@ $(TORCH)/.installed: pyproject.toml | dev
 	@$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch-test]'
 	@touch $@
 
-# The first Python from 3.13 down to 3.11 that runs (a pyenv shim need not) and can make an environment.
+# The first of these Pythons that runs (a pyenv shim need not) and can make an environment.
 $(PY):
-	@usable='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
-	for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	@usable='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'; \
+	for python in $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3); do \
 	    $$python -c "$$usable" >/dev/null 2>&1 || continue; \
 	    echo "making $(VENV) with $$($$python --version)"; \
 	    $$python -m venv $(VENV) && exit 0; \
 	    rm -rf $(VENV); exit 1; \
 	done; \
-	echo "No usable Python 3.11, 3.12 or 3.13 was found. On Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
+	echo "No usable Python from 3.11 to 3.14 was found. On Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
 	echo "Elsewhere name one: make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3.12" >&2; exit 1

@@ -204,7 +204,10 @@ def _compile(target: str) -> tuple[bytes, str]:
     """A small kernel as a cubin, by the route that aicf's engine takes (LTO-IR, linked by nvJitLink), and as PTX."""
     import math
 
+    import numpy as np
     from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    vars(np).setdefault("row_stack", np.vstack)  # numba-cuda 0.30 names it, NumPy 2.5 has it no more
     from numba import cuda, types
 
     def kernel(out, n):  # type: ignore[no-untyped-def]

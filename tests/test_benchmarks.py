@@ -897,3 +897,17 @@ def test_starts_are_begun_in_rounds_that_there_is_time_for(rounds, made):
         numbers.append(n)
         bench.left -= 30.0
     assert numbers == list(range(made))
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.ko.md"])
+def test_the_readmes_name_the_cards_that_were_measured(name):
+    """Each card with results, and no other: GPUs have names such as H200 and RTX 4090."""
+    results = ROOT / "benchmarks" / "results"
+    cards = {
+        json.loads(file.read_text(encoding="utf-8"))["meta"]["gpu"]
+        for file in results.glob("nvidia-*/*.json")
+    }
+    text = (ROOT / name).read_text(encoding="utf-8")
+    (said,) = re.findall(r"(?:cards were measured|측정한 GPU).*?(?=\n\n)", text, re.DOTALL)
+    named = set(re.findall(r"NVIDIA [A-Z]+\d+(?: \d+GB \w*\d)?", " ".join(said.split())))
+    assert named == cards

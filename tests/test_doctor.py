@@ -186,11 +186,15 @@ def test_a_missing_package_is_reported_with_its_command(machine, monkeypatch):
     assert doctor.run() == 1
 
 
-def test_a_numpy_that_is_too_new_is_reported_with_its_command(machine, monkeypatch):
+@pytest.mark.parametrize("version, bounds, fix", [
+    ("2.0.2", ("2.1", None), "install 'numpy>=2.1'"), ("3.0.0", ("2.1", "3"), "install 'numpy>=2.1,<3'"),
+])  # fmt: skip
+def test_a_numpy_out_of_bounds_is_reported_with_its_command(machine, monkeypatch, version, bounds, fix):
     machine()
-    monkeypatch.setattr(doctor, "installed", lambda name: "2.5.0")
+    monkeypatch.setattr(doctor, "installed", lambda name: version)
+    monkeypatch.setitem(doctor.ALL_PACKAGES, "numpy", bounds)
     assert row(None, "numpy").status == "fail"
-    assert row(None, "numpy").fix.endswith("install 'numpy>=2.1,<2.5'")
+    assert row(None, "numpy").fix.endswith(fix)
 
 
 def test_a_failing_cpu_compiler_is_an_error_everywhere(machine):

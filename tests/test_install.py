@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import aicf
+
 ROOT = Path(__file__).parents[1]
 FOREIGN = ("numba.cuda", "numba_cuda", "cuda", "nvidia", "torch", "jax", "onnx", "sklearn")
 
@@ -103,21 +105,111 @@ def test_the_wheel_has_the_examples_and_the_demo_s_data(tmp_path):
     assert {"aicf/py.typed", "aicf/cli/__init__.py", "aicf/data/digits.npz", "aicf/data/README.md"} <= held
 
 
-@pytest.mark.spec("F1")
-@pytest.mark.slow
-@pytest.mark.skipif(
+PIP = "-m", "pip", "--disable-pip-version-check", "--quiet"
+INSTALLS = pytest.mark.skipif(
     not os.environ.get("AICF_TEST_INSTALL"),
     reason="installs aicf into a fresh environment; `make test-all` or AICF_TEST_INSTALL=1 runs it",
 )
+
+
+def built(folder: Path) -> Path:
+    """The wheel, whose name has the version."""
+    subprocess.run([sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
+    (wheel,) = folder.glob("aicf-*.whl")
+    assert wheel.name == f"aicf-{aicf.__version__}-py3-none-any.whl"
+    return wheel
+
+
+def installed_from(wheel: Path, python: str, folder: Path, *more: str) -> str:
+    """The Python of an empty environment in which the wheel was installed from its file."""
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    inside = str(folder / "bin" / "python")
+    subprocess.run([inside, *PIP, "install", wheel, *more], check=True)
+    return inside
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of that version on this machine that can make an environment: on the path, or among pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [*sorted(pyenv.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")]
+    asked = f"import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != {version!r})"
+    for python in filter(None, found):
+        if not subprocess.run([python, "-c", asked], capture_output=True).returncode:
+            return str(python)
+    return None
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSIONS = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if ":: Python :: 3." in c]
+NUMPY = next(r for r in PROJECT["dependencies"] if r.startswith("numpy>="))
+
+
+@pytest.mark.spec("F1")
+@pytest.mark.slow
+@INSTALLS
+@pytest.mark.parametrize("which", ["oldest", "newest"])
+def test_the_wheel_works_with_the_oldest_and_the_newest_python_and_numpy(which, tmp_path):
+    """The oldest Python with the oldest NumPy that aicf takes; the newest Python that is on this machine with the newest."""
+    if which == "oldest":
+        version, python, numpy = VERSIONS[0], interpreter(VERSIONS[0]), NUMPY.replace(">=", "==") + ".*"
+    else:
+        there = ((v, found) for v in reversed(VERSIONS) if (found := interpreter(v)))
+        version, python = next(there, (VERSIONS[-1], None))
+        numpy = "numpy"
+        if version != VERSIONS[-1]:
+            print(f"Python {VERSIONS[-1]} is not on this machine: the newest here is {version}")
+    if python is None:
+        pytest.skip(f"Python {version} is not on this machine")
+    inside = installed_from(built(tmp_path), python, tmp_path / "venv", numpy)
+    done = without_toolkit(inside, "-c", CPU_PROGRAM, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    done = without_toolkit(inside, "-m", "aicf", "--version", cwd=tmp_path)
+    assert done.stdout == f"aicf {aicf.__version__}\n", done.stderr
+    versions = "import sys, numpy; print('%d.%d' % sys.version_info[:2], numpy.__version__)"
+    print(f"{which}: Python, NumPy", without_toolkit(inside, "-c", versions, cwd=tmp_path).stdout)
+
+
+# As numpy 2.5 is: without the alias that numba-cuda 0.30 names while it is imported.
+WITHOUT_ALIAS = """
+import numpy as np
+if hasattr(np, "row_stack"):
+    del np.row_stack
+import aicf
+from aicf.cuda_kernels.compiler import engine
+from aicf.device.spec import preset
+from aicf.dispatch import default_registry
+from aicf.rows import RegionSpec
+from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
+x = TensorDesc.dense(TensorSpec((8, 16), aicf.f32, "cuda"))
+region = RegionSpec.single(OpKind.add, AttrPack(), [x, x], [x])
+(variant,) = [v for v in default_registry().variants(OpKind.add) if v.id.startswith("cuda.elementwise_flat")]
+for launch in variant.build(region, preset("h200")):
+    made = engine.compile_kernel(launch, region, "sm_90a")
+    assert made.cubin and not made.spill_bytes
+"""
+
+
+@pytest.mark.spec("F1")
+def test_kernels_compile_with_a_numpy_that_has_no_row_stack():
+    from aicf import doctor
+
+    if not any(map(doctor.installed, ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"))):
+        pytest.skip("the wheels of neither cu12 nor cu13 are installed")
+    environment = {**os.environ, "AICF_CACHE": "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ALIAS], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spec("F1")
+@pytest.mark.slow
+@INSTALLS
 def test_a_base_install_without_a_toolkit(tmp_path):
     """The wheel, installed without extras where there is no toolkit: the CPU device works, and the doctor says what
     would bring the CUDA device."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
-    (wheel,) = tmp_path.glob("aicf-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = str(tmp_path / "venv" / "bin" / "python")
-    subprocess.run([python, *pip[1:], "install", wheel], check=True)
+    python = installed_from(built(tmp_path), sys.executable, tmp_path / "venv")
 
     def runs(*arguments: str) -> str:
         done = without_toolkit(python, *arguments, cwd=tmp_path)

@@ -13,7 +13,7 @@ from aicf import doctor
 ROOT = Path(__file__).parents[1]
 if not (ROOT / ".ci").exists():
     pytest.skip("a source distribution has no CI", allow_module_level=True)
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

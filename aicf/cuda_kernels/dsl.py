@@ -37,6 +37,8 @@ from dataclasses import dataclass
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from ..code_cache.digest import LIBRARIES, Description, globals_read, pack
 from ..ops.numbers import float_bits
 from ..whole import Whole
@@ -46,7 +48,9 @@ SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0").strip() not in ("", "0")
 
 
 @functools.cache
-def _module(name: str) -> ModuleType:
+def module(name: str) -> ModuleType:
+    """A module of numba's or llvmlite's, imported with what numba-cuda 0.30 needs of NumPy: 2.5 dropped an alias that it names."""
+    vars(np).setdefault("row_stack", np.vstack)
     with Whole():
         return importlib.import_module(name)
 
@@ -58,8 +62,8 @@ class Name:
         self.module, self.attribute = module, attribute
 
     def resolve(self) -> Any:
-        module = _module(self.module)
-        return getattr(module, self.attribute) if self.attribute else module
+        found = module(self.module)
+        return getattr(found, self.attribute) if self.attribute else found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python's own questions, such as copy's, import nothing

@@ -16,7 +16,7 @@ from ...registry.variant import In, Launch, Num, Out, Table, TensorMap, Work
 from ...rows import RegionSpec
 from ...types import DType, bf16, f16, f32, i32, i64
 from ...whole import Whole
-from ..dsl import materialise
+from ..dsl import materialise, module
 from ..hopper.entry import waiting
 
 BLOCKS_PER_SM = 4  # at 256 threads a block: up to 64 registers; a body says otherwise by `body.blocks_per_sm`
@@ -130,7 +130,7 @@ def ptx_of(launch: Launch, region: RegionSpec, target: str) -> str:
 
 
 def numba_signature(signature: Signature) -> Any:
-    from numba.cuda import types
+    types = module("numba.cuda.types")
 
     def of(part: Any) -> Any:
         if isinstance(part, tuple):
@@ -141,8 +141,7 @@ def numba_signature(signature: Signature) -> Any:
 
 
 def _ltoir(launch: Launch, region: RegionSpec, target: str) -> bytes:
-    from numba import cuda
-    from numba.cuda.descriptor import cuda_target
+    cuda, cuda_target = module("numba.cuda"), module("numba.cuda.descriptor").cuda_target
 
     # numba remembers functions that intrinsics call by their bytecode, not by the globals that they read.
     cuda_target.target_context.cached_internal_func.clear()

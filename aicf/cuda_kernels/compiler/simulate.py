@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import DeviceError
 from ...ops.whose_line import place
 from ...registry.variant import In, Launch, Num, Table, Work
-from ..dsl import SIMULATED, materialise
+from ..dsl import SIMULATED, materialise, module
 
 
 def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequence[np.ndarray],
@@ -29,7 +29,7 @@ def simulate(launch: Launch, arrays_in: Sequence[np.ndarray], arrays_out: Sequen
                 "the simulator takes lists of arrays, one for each pointer",
                 expected="simulate(launch, [x], [y])", got=f"an array of shape {given.shape}", hint="put it into a list",
             )  # fmt: skip
-    from numba import cuda
+    cuda = module("numba.cuda")
 
     def of(arg: Any) -> Any:
         if isinstance(arg, tuple):
