@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -16,18 +17,18 @@ from .probe import Labelled, Layouts, Probe, Unknowable
 EXACT = 1e-7
 MOST_NUMBERS = 12  # next to which rows are drawn
 _SPREADS = (1e-4, 1e-2, 1.0, 30.0, 1e3)  # of rows that confirm
-Draw = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
+Draw = Callable[[np.random.Generator, int], Any]
 
 
-def ordinary(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """Rows that are neither centred nor of unit variance."""
-    return 1.5 * rng.normal(size=shape) + 0.5
+def ordinary(rng: np.random.Generator, n: int | None = None) -> Any:
+    """A row that is neither centred nor of unit variance."""
+    return 1.5 * rng.normal(size=n) + 0.5
 
 
 class RowProbe(Probe):
     """A few rows, of their own length; what else is read is drawn, and kept in `leaves`.
 
-    draw  (generator, shape) -> the rows
+    draws  how rows are drawn, one after the other, and again from the first on
     """
 
     def __init__(
@@ -35,16 +36,21 @@ class RowProbe(Probe):
         layouts: Layouts,
         layout: Layout,
         leaves: dict[int, Labelled],
-        draw: Draw = ordinary,
+        draws: Sequence[Draw] = (ordinary,),
         seed: int = 5,
     ) -> None:
         self.features: Group = every(layout[-1:])
         self.rows: Group = every(layout[:-1])
         sizes: dict[Axis, int] = {axis: min(axis.size, 2 + n % 2) for n, axis in enumerate(self.rows)}
+        if self.rows and len(draws) > 1:
+            sizes[self.rows[-1]] = len(draws)
         sizes |= {axis: axis.size for axis in self.features}
         self.rng = np.random.default_rng(seed)
         order = (*self.rows, *self.features)
-        array = draw(self.rng, [sizes[axis] for axis in order])
+        shape = [sizes[axis] for axis in order]
+        length = prod(axis.size for axis in self.features)
+        rows = [draws[n % len(draws)](self.rng, length) for n in range(prod(shape) // length)]
+        array = np.reshape(rows, shape)
         first = next(iter(layouts.layouts))
         super().__init__(layouts, sizes, {first: (array, order)})
         self.leaves = leaves
@@ -89,19 +95,17 @@ class RowProbe(Probe):
         return array.reshape(prod(array.shape[: len(self.rows)]), -1)
 
 
-def _scaled(scale: float, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    return scale * ordinary(rng, shape)
-
-
-def hard_rows(numbers: Iterable[float]) -> Iterator[tuple[str, Draw]]:
-    """(what they are, how they are drawn): rows small and large, as large as each number and as its square root, equal, 0, with outliers."""
+def hard_rows(numbers: Iterable[float]) -> dict[str, Draw]:
+    """How rows are drawn, by what they are: small and large, as large as each number and as its square root, equal, 0, with outliers."""
     near = {n**power for n in numbers for power in (0.5, 1.0) if 1e-12 < n < 1e6}
-    for scale in sorted({*_SPREADS, *(s * by for s in sorted(near)[:MOST_NUMBERS] for by in (0.3, 3.0))}):
-        yield f"about {scale:.2g}", partial(_scaled, scale)
-    yield "equal", lambda rng, shape: np.broadcast_to(ordinary(rng, [*shape[:-1], 1]), shape).copy()
-    yield "0", lambda rng, shape: np.zeros(shape)
-    yield "far from 0", lambda rng, shape: ordinary(rng, shape) + 100.0
-    yield (
-        "those with outliers",
-        lambda rng, shape: ordinary(rng, shape) * 10.0 ** rng.choice([0, 0, 0, 2], size=shape),
-    )
+    scales = {*_SPREADS, *(s * by for s in sorted(near)[:MOST_NUMBERS] for by in (0.3, 3.0))}
+    return {f"about {scale:.2g}": partial(_scaled, scale) for scale in sorted(scales)} | {
+        "equal": lambda rng, n: np.full(n, ordinary(rng)),
+        "0": lambda rng, n: np.zeros(n),
+        "far from 0": lambda rng, n: ordinary(rng, n) + 100.0,
+        "those with outliers": lambda rng, n: ordinary(rng, n) * 10.0 ** rng.choice([0, 0, 0, 2], size=n),
+    }
+
+
+def _scaled(scale: float, rng: np.random.Generator, n: int) -> np.ndarray:
+    return scale * ordinary(rng, n)

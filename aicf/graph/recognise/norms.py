@@ -215,17 +215,20 @@ class _Backwards:
         if found is not None:
             raise refused(NORM, found)
         numbers = {abs(n) for op in own for v in flow.operands(op) if (n := flow.number(v))}
-        for seed, (name, draw) in enumerate(hard_rows(numbers)):
-            one = RowProbe(self.layouts, stats.layout, {}, draw, 100 + seed)
+        rows = hard_rows(numbers)
+        names, draws = [*rows], [*rows.values()]
+        for first in range(1 if probe.rows else len(draws)):  # a single row is drawn again and again
+            one = RowProbe(self.layouts, stats.layout, {}, draws[first:] + draws[:first], 100 + first)
             with np.errstate(all="ignore"):
                 one.run(own)
                 made, (slope, largest) = one.matrix(value), self._slope(one, of, weight)
                 rest = made - slope - (0.0 if other is None else one.matrix(other))
                 near = EXACT * largest + 1e-12 * np.abs(made).max(-1, keepdims=True)
                 # where the op's is no number, the graph's may be another one
-                good = (np.abs(rest) <= near) | ~np.isfinite(made) | ~np.isfinite(slope)
+                good = ((np.abs(rest) <= near) | ~np.isfinite(made) | ~np.isfinite(slope)).all(-1)
             if not good.all():
-                raise CameClose(f"it is another gradient where rows are {name}")
+                bad = (int(np.argmin(good)) + first) % len(names)
+                raise CameClose(f"it is another gradient where rows are {names[bad]}")
 
     def _near(self) -> list[Op]:
         """The statistics' ops and those behind them."""
