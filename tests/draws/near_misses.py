@@ -245,6 +245,9 @@ OF_INTEGERS: dict[str, Change] = {
     "a bound": lambda c, v, n: c.minimum(v, int(n)),
     "one for another": lambda c, v, n: c.select(c.equal(v, int(n)), 0, v),
     "the next": lambda c, v, n: c.maximum(c.sub(v, 1), 0),
+    "the row's number": lambda c, v, n: c.select(
+        c.equal(v, c.iota(shape=v.shape, axis=0, dtype=v.dtype)), 0, v
+    ),
 }
 OF_BOOLS: dict[str, Change] = {
     "the other way": lambda c, v, n: c.logical_not(v),
@@ -384,19 +387,20 @@ def recognised(case: NearMiss) -> tuple[str, list[str]]:
     verify(s.graph)
     found = [note.what for note in notes if note.ops]
     for feed, (want, got) in enumerate(zip(wanted, values(s, results))):
+        largest = max(float(np.abs(x).max(initial=1.0)) for x in s.feed(feed).values() if x.dtype.kind == "f")
         for n, (w, g) in enumerate(zip(want, got)):
-            if said := _differs(w, g):
+            if said := _differs(w, g, largest):
                 return f"result {n} for feed {feed}: {said}; recognised: {', '.join(found)}", found
     return "", found
 
 
-def _differs(want: np.ndarray, got: np.ndarray) -> str:
-    """Where a graph overflows, or meets 0 times infinity, the op need not."""
+def _differs(want: np.ndarray, got: np.ndarray, largest: float) -> str:
+    """How they differ; products of inputs as large as `largest` are rounded. Where a graph overflows, or meets 0 times infinity, the op need not."""
     want, got = np.asarray(want, np.float64), np.asarray(got, np.float64)
     finite = np.isfinite(want)
     sizes = np.abs(np.where(finite, want, 0.0))
     row = sizes.max(-1, keepdims=True) if sizes.ndim else sizes
-    near = 2e-6 * row + 1e-8 * sizes.max(initial=0.0) + 1e-12
+    near = 2e-6 * row + 1e-8 * sizes.max(initial=0.0) + 1e-14 * largest**2 + 1e-12
     with np.errstate(all="ignore"):
         bad = finite & ~(np.abs(want - got) <= near)
     if not bad.any():

@@ -38,6 +38,9 @@ KNOWN = {
     "the gradient of a label that is left out": NearMiss("cross entropy", 4, True),
     "a floor under log probabilities": NearMiss("cross entropy", 2, False, Slip("a floor", 4, 0, -30.0)),
     "one label for another": NearMiss("cross entropy", 1863455861, False, Slip("one for another", 3, 0, 1.1)),
+    "the label of a row of the same number": NearMiss(
+        "cross entropy", 5, False, Slip("the row's number", 1, 0, 0.0)
+    ),
     "a floor under a variance": NearMiss("gradient of a norm", 3, True, Slip("a floor", 9, 0, 0.001)),
 }
 

@@ -12,6 +12,7 @@ from ...ir import Op, Value
 from ...ops.schema import ELEMENTWISE, schema_of
 from .axes import FOLDED, MOVED, Group, Layout, atoms, every, fresh, regroup, unify
 from .flow import Flow
+from .forms import COMPARISONS, EXTREMES, before_moves
 from .probe import Labelled, Layouts, Probe, Unknowable
 from .softmax import is_plain
 
@@ -252,6 +253,22 @@ class ClassProbe(Probe):
             self.arrays[value.vid] = array.reshape([axis.size for axis in own]), own
         return self.arrays[value.vid]
 
+    def _compares_rows(self, op: Op) -> bool:
+        """Whether integers are compared with the numbers of rows, or with other known ones of each row: few drawn labels would be equal to them."""
+        if op.kind not in COMPARISONS | EXTREMES:
+            return False
+        return any(v.dtype.kind == "int" and self._is_of_rows(v) for v in self.flow.operands(op))
+
+    def _is_of_rows(self, value: Value) -> bool:
+        """Whether integers are known, and other ones in each row."""
+        if self.flow.number(value) is not None:
+            return False
+        value = before_moves(self.flow, value)
+        op = value.producer
+        if op is not None and op.kind == "iota" and value.rank > 1:
+            return bool({*atoms(self.domain.of(value)[op.attrs["axis"]])} & {*self.region.rows})
+        return value.spec.numel == self.region.count and self.flow.known(value) is not None
+
     def integer(self, value: Value) -> np.ndarray:
         """The elements of integers and bools, of the labels and of constants, at their own sizes."""
         if value.vid not in self.integers:
@@ -266,13 +283,15 @@ class ClassProbe(Probe):
         op = value.producer
         if known is not None or op is None or value.dtype.kind == "float" or len(op.outputs) != 1:
             return known
-        if not (is_plain(op) or op.kind == "iota"):
+        if not (is_plain(op) or op.kind == "iota") or self._compares_rows(op):
             return None
         operands = [self.integer(v) for v in self.flow.operands(op)]
         (made,) = schema_of(op.kind).call_reference(operands, op.attrs)
         return made
 
     def _computed(self, op: Op) -> Labelled:
+        if self._compares_rows(op):
+            raise Unknowable(op.kind)
         if op.kind not in PICKS:
             return super()._computed(op)
         region = self.region

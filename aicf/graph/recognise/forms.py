@@ -139,26 +139,27 @@ def is_nonnegative(flow: Flow, value: Value, depth: int = _DEPTH) -> bool:
     return op.kind == "maximum" and any(is_nonnegative(flow, v, depth - 1) for v in operands)
 
 
-def _before_moves(flow: Flow, value: Value, more: frozenset[str] = frozenset()) -> Value:
+def before_moves(flow: Flow, value: Value, more: frozenset[str] = frozenset()) -> Value:
+    """What a value is moved from."""
     while value.producer is not None and value.producer.kind in MOVED | more:
         value = flow.operands(value.producer)[0]
     return value
 
 
 def _is_nonnegative_sum(flow: Flow, value: Value) -> bool:
-    op = _before_moves(flow, value, frozenset({"convert"})).producer
+    op = before_moves(flow, value, frozenset({"convert"})).producer
     return op is not None and op.kind == "reduce_sum" and is_nonnegative(flow, value)
 
 
 def _is_at_its_maximum(flow: Flow, left: Value, right: Value) -> bool:
     """Whether a value is compared with the greatest along an axis, as the gradient of a maximum does."""
     for value, other in ((left, right), (right, left)):
-        most = _before_moves(flow, other)
+        most = before_moves(flow, other)
         while (op := most.producer) is not None and op.kind == "maximum":
             bounds = [flow.number(v) for v in flow.operands(op)]
             if -np.inf not in bounds:
                 break
-            most = _before_moves(flow, flow.operands(op)[1 - bounds.index(-np.inf)])
+            most = before_moves(flow, flow.operands(op)[1 - bounds.index(-np.inf)])
         if op is not None and op.kind == "reduce_max":
-            return _before_moves(flow, flow.operands(op)[0]).vid == _before_moves(flow, value).vid
+            return before_moves(flow, flow.operands(op)[0]).vid == before_moves(flow, value).vid
     return False
