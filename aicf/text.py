@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 # Control characters (C0, DEL, C1), which terminals obey; marks that end lines, have no width or turn the direction of text; and halves
@@ -50,10 +51,23 @@ def _ascii(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(ERRORS, _ascii)
 
 
+_TO_FILES: ContextVar[bool] = ContextVar("aicf_to_files", default=False)
+
+
+@contextmanager
+def text_of_files() -> Iterator[None]:
+    """Inside, text goes to files of UTF-8: the same whatever the encoding of standard output."""
+    token = _TO_FILES.set(True)
+    try:
+        yield
+    finally:
+        _TO_FILES.reset(token)
+
+
 def printable(text: str) -> str:
     """The text as standard output can encode it: unchanged where that is UTF-8."""
     encoding = getattr(sys.stdout, "encoding", None)
-    if text.isascii() or not encoding:
+    if text.isascii() or not encoding or _TO_FILES.get():
         return text
     return text.encode(encoding, ERRORS).decode(encoding)
 

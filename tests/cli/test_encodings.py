@@ -88,6 +88,19 @@ def test_a_command_prints_whatever_the_encoding(command, folder, monkeypatch):
             assert not escaped, (encoding, escaped, said)
 
 
+def test_files_of_a_dump_are_the_same_whatever_the_encoding(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    drawn = str(rng(__name__, "dump").choice(ENCODINGS))
+    for encoding in ("utf-8", "ascii", drawn):
+        assert ran(["dump", "model.py", "-o", f"dump-{encoding}"], encoding)[0] == 0
+
+    def texts(encoding: str) -> dict[str, bytes]:
+        (place,) = Path(f"dump-{encoding}").iterdir()
+        return {f.name: f.read_bytes() for f in sorted(place.glob("0[1-8]-*.txt"))}
+
+    assert texts("ascii") == texts(drawn) == texts("utf-8") and "·".encode() in texts("ascii")["07-plan.txt"]
+
+
 def test_the_commands_above_are_all_that_there_are():
     from aicf.cli import COMMANDS as modules
 

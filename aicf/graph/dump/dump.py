@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec
 from ... import channels, config
 from ...ir import Graph, LoweredOp
 from ...registry.select import Selector
+from ...text import text_of_files
 from ..emit.trace import Recipe
 from ..fuse import Region
 from ..run.explain import Explanation
@@ -31,7 +32,8 @@ def _looking_on(method: Callable[Concatenate[Dump, P], None]) -> Callable[Concat
         if self.folder is None:
             return
         try:
-            method(self, *args, **kwargs)
+            with text_of_files():
+                method(self, *args, **kwargs)
         except OSError as error:
             _given_up(self.folder.path, error)
             self.folder = None
