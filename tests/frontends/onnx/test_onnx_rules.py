@@ -97,6 +97,14 @@ def test_a_response_that_is_wider_than_the_channels_is_of_all_of_them(channels, 
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_an_instance_without_axes_to_normalise_is_refused(rank):
+    """A mean over no axes is not one over all of them."""
+    x, one = _f32(*[2, 3][-rank:]), np.ones(3, np.float32)
+    with pytest.raises(aicf.AicfError, match=f"rank {rank}, expected 3 or more"):
+        _run("InstanceNormalization", {"x": x, "scale": one, "bias": one})
+
+
 def test_windows_that_are_too_large_are_refused():
     x = {"x": np.zeros((1, 1, 300, 300), np.float32)}
     for op in ("MaxPool", "AveragePool", "LpPool"):
