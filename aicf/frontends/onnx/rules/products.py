@@ -148,7 +148,9 @@ def _normalised(n: Call, x: Any, axes: tuple[int, ...], eps: float) -> Any:
 @rule("InstanceNormalization", since=6)
 def _instance_norm(n: Call, x: Operand, scale: Operand, bias: Operand) -> Any:
     if x.rank < 3:
-        raise n.wrong(f"the input has rank {x.rank}, expected 3 or more: batch, channels and what is normalised")
+        raise n.wrong(
+            f"the input has rank {x.rank}, expected 3 or more: batch, channels and what is normalised"
+        )
     y = _normalised(n, n.value(x), tuple(range(2, x.rank)), n.attr("epsilon"))
     return n.op("add", n.op("mul", y, _channels(n, scale, x.rank)), _channels(n, bias, x.rank))
 
