@@ -202,7 +202,7 @@ def _opsets(imports: Iterable[Any]) -> dict[str, int]:
     for entry in imports:
         check_text(entry.domain)
         domain = domain_of(entry.domain)
-        if domain in opsets:
+        if opsets.get(domain, entry.version) != entry.version:
             raise bad(f"the model names two versions of the ops of {entry.domain or 'ai.onnx'!r}")
         newest = DOMAINS.get(domain)
         if newest is not None and not (OLDEST if not domain else 1) <= entry.version <= newest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from .reading import bad, read
 from .walk import OnnxWalk, RefusedNode
 
 SHOWN = 4  # nodes of an op that an error names
+LARGER = 2, 16, 128, 1024  # sizes of named dimensions in the first plan, where a node does not fit 1
 
 
 def from_onnx(
@@ -33,13 +34,13 @@ def from_onnx(
     folder: str | Path | None = None,
     **options: Any,
 ) -> Program:
-    """Compile an ONNX model: a path, its bytes or an onnx.ModelProto, of versions 13 to 28 of the ops, or of older ones as far as there are rules for these.
+    """Compile an ONNX model: a path, its bytes or an onnx.ModelProto, of versions 7 to 28 of the ops.
 
     The program is fed the model's inputs by their names and returns its outputs by theirs. Weights keep their names: `load_state_dict` takes them.
 
     device     as for `aicf.compile`, or the name of the GPU that is here; `aicf.explain_for(aicf.frontends.onnx.load(source), "l4")` needs none
-    sizes      of dimensions that have names, for the first plan; 1 where none is given. Others follow each feed. A dimension without a
-               name is called `<input>.<axis>`
+    sizes      of dimensions that have names, for the first plan; where none is given 1, or the least of a few sizes that every node fits. Others
+               follow each feed. A dimension without a name is called `<input>.<axis>`
     constants  inputs that are fixed, by name: those on whose values shapes depend must be
     folder     where files of external data lie; the model's own if it is a path
     options    of `aicf.compile`, such as mode, loss, optimizer, policy
@@ -69,8 +70,7 @@ def load(
     for dim, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise bad(f"sizes[{dim!r}] is {size!r}", expected="a whole number", hint=f"sizes={{{dim!r}: 64}}")
-    sizes = {**dict.fromkeys(named, 1), **(sizes or {})}
-    first = _first_walk(document, inputs, sizes, fixed)
+    first, sizes = _first_walk(document, inputs, named, sizes or {}, fixed)
     weights = first.asked
     names = free_names([*document.outputs], {*inputs, *weights})
     body = OnnxBody(document, fixed, names)
@@ -96,17 +96,44 @@ class OnnxBody:
 
 
 def _first_walk(
+    document: Document, inputs: Mapping[str, Any], named: Collection[str], given: Mapping[str, int], fixed: Mapping[str, np.ndarray]
+) -> tuple[OnnxWalk, dict[str, int]]:  # fmt: skip
+    """Emitted once for nothing: says what can't be, and which weights are read as they are; and at which sizes of named dimensions.
+
+    Those that have no size have 1, unless a node does not fit that, such as a TopK of more: then each has the least of some sizes that fits.
+    """
+
+    def walked(sizes: Mapping[str, int]) -> OnnxWalk:
+        return _walked(document, inputs, {**sizes, **given}, fixed)
+
+    sizes, open_dims = dict.fromkeys(named, 1), sorted(set(named) - set(given))
+    walk = walked(sizes)
+    for size in LARGER if open_dims and any(r.of_sizes for r in walk.refused) else ():
+        larger = dict.fromkeys(named, size)
+        if not (found := walked(larger)).refused:
+            walk, sizes = found, larger
+            break
+    for dim in open_dims if sizes.get(open_dims[0] if open_dims else "", 1) > 1 else ():
+        if not (found := walked({**sizes, dim: 1})).refused:
+            walk, sizes = found, {**sizes, dim: 1}
+    if walk.refused:
+        error = refusal_of(walk.refused, document.source.name)
+        if open_dims and any(r.of_sizes for r in walk.refused):
+            error.hint = f"sizes={{{open_dims[0]!r}: 64}} says how large named dimensions are in the first plan"
+        raise error
+    return walk, {**sizes, **given}
+
+
+def _walked(
     document: Document, inputs: Mapping[str, Any], sizes: Mapping[str, int], fixed: Mapping[str, np.ndarray]
 ) -> OnnxWalk:
-    """Emitted once for nothing: says what can't be, and which weights are read as they are."""
     ctx = GraphEmitter(Builder(), "cpu")
     given = {}
     for name, spec in inputs.items():
         bound = spec.bind(sizes)
         given[name] = ctx.input(name, bound.shape, bound.dtype)
     walk = OnnxWalk(document, ctx, None)
-    if walk.run(given, fixed) is None:
-        raise refusal_of(walk.refused, document.source.name)
+    walk.run(given, fixed)
     return walk
 
 

@@ -21,11 +21,15 @@ NONE: frozenset[str] = frozenset()
 
 
 class Refusal(Exception):
-    """Why aicf can't express a node. `needs` are inputs whose values would have to be known."""
+    """Why aicf can't express a node.
 
-    def __init__(self, reason: str, needs: frozenset[str] = NONE) -> None:
+    needs     inputs whose values would have to be known
+    of_sizes  whether the sizes of its operands may be why
+    """
+
+    def __init__(self, reason: str, needs: frozenset[str] = NONE, of_sizes: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.needs = reason, needs
+        self.reason, self.needs, self.of_sizes = reason, needs, of_sizes
 
 
 class Operand:

@@ -46,6 +46,7 @@ class RefusedNode:
     where: str
     reason: str
     needs: frozenset[str] = NONE
+    of_sizes: bool = False  # its operands' sizes may be why
 
 
 @dataclass
@@ -127,7 +128,7 @@ class OnnxWalk:
                 with self.ctx.at(f"ONNX {node.where}"):
                     results = self._results(node, operands, env, opsets, calls)
             except Refusal as refusal:
-                self.refused.append(RefusedNode(node.kind, node.where, refusal.reason, refusal.needs))
+                self.refused.append(RefusedNode(node.kind, node.where, refusal.reason, refusal.needs, refusal.of_sizes))
                 results = None
             for n, name in enumerate(node.outputs):
                 if name:
@@ -306,7 +307,7 @@ def _refusal(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     parts = [getattr(error, "what", str(error)), *getattr(error, "details", ())[:1]]
-    return Refusal("; ".join(" ".join(part.split()) for part in parts))
+    return Refusal("; ".join(" ".join(part.split()) for part in parts), of_sizes=isinstance(error, TypeInferenceError))
 
 
 def _is_weight(spec: TensorSpec) -> bool:

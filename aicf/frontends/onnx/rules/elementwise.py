@@ -38,14 +38,14 @@ def _unary(n: Call, x: Operand) -> Any:
     return n.op(UNARY[n.node.op], x)
 
 
-@rule(*VARIADIC, since=8)
+@rule(*VARIADIC, since=6)
 def _variadic(n: Call, *xs: Operand) -> Any:
     if len(xs) == 1:
         return xs[0]
     return reduce(lambda a, b: n.op(VARIADIC[n.node.op], a, b), xs)
 
 
-@rule("Mean", since=8)
+@rule("Mean", since=6)
 def _mean(n: Call, *xs: Operand) -> Any:
     total = reduce(lambda a, b: n.op("add", a, b), xs)
     return n.op("scale", total, factor=1 / len(xs))
@@ -78,7 +78,7 @@ def _bit_shift(n: Call, a: Operand, b: Operand) -> Any:
     return n.op("shift_left" if direction == "LEFT" else right, a, b)
 
 
-@rule("Pow", since=13)
+@rule("Pow", since=7)
 def _pow(n: Call, a: Operand, b: Operand) -> Any:
     exponent = b.array.item() if b.array is not None and b.array.size == 1 and b.rank <= a.rank else None
     if exponent in (1, 2, 3):  # not 0.5: a root of -inf is NaN, its power inf
@@ -141,7 +141,7 @@ def _leaky_relu(n: Call, x: Operand) -> Any:
     return n.op("leaky_relu", x, slope=n.attr("alpha"))
 
 
-@rule("PRelu", since=9)
+@rule("PRelu", since=7)
 def _prelu(n: Call, x: Operand, slope: Operand) -> Any:
     return n.op("select", n.op("less", x, 0), n.op("mul", slope, x), x)
 
@@ -244,7 +244,7 @@ def _dropout(n: Call, x: Operand, ratio: Operand | None = None, training: Operan
 # --- element types ----------------------------------------------------------------------------------------------------
 
 
-@rule("Cast", since=9)
+@rule("Cast", since=6)
 def _cast(n: Call, x: Operand) -> Any:
     number = n.attr("to")
     if number not in TYPES:

@@ -133,6 +133,11 @@ def _top_k(n: Call, x: Operand, k: Operand) -> Any:
     return n.op("top_k", x, k=count, axis=n.axis(n.attr("axis"), x.rank), largest=bool(n.attr("largest", 1)))
 
 
+@rule("TopK", until=9)
+def _top_k_by_attribute(n: Call, x: Operand) -> Any:
+    return n.op("top_k", x, k=n.attr("k"), axis=n.axis(n.attr("axis"), x.rank))
+
+
 @rule("Compress", since=9)
 def _compress(n: Call, x: Operand, condition: Operand) -> Any:
     axis = n.attr("axis")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -56,7 +57,7 @@ def _reshape(n: Call, x: Operand, shape: Operand) -> Any:
     return n.op("reshape", x, shape=tuple(sizes))
 
 
-@rule("Flatten", since=9)
+@rule("Flatten")
 def _flatten(n: Call, x: Operand) -> Any:
     axis = n.attr("axis")
     if not -x.rank <= axis <= x.rank:
@@ -65,7 +66,7 @@ def _flatten(n: Call, x: Operand) -> Any:
     return n.op("reshape", x, shape=(prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
-@rule("Squeeze", since=11)
+@rule("Squeeze")
 def _squeeze(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     given = n.attr("axes") if axes is None else n.integers(axes, "axes")
     gone = (
@@ -76,7 +77,7 @@ def _squeeze(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     return n.op("reshape", x, shape=tuple(d for a, d in enumerate(x.shape) if a not in gone))
 
 
-@rule("Unsqueeze", since=11)
+@rule("Unsqueeze")
 def _unsqueeze(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     given = (n.attr("axes") if axes is None else n.integers(axes, "axes")) or []
     rank = x.rank + len(given)
@@ -129,6 +130,18 @@ def _slice(
     return sliced(n, x, {n.axis(a, x.rank): slice(s, e, t) for a, s, e, t in zip(over, first, last, by)})
 
 
+@rule("Slice", until=9)
+def _slice_by_attributes(n: Call, x: Operand) -> Any:
+    starts, ends = (_listed(n.attr(name)) for name in ("starts", "ends"))
+    axes = n.attr("axes")
+    return _slice(n, x, starts, ends, None if axes is None else _listed(axes), None)
+
+
+def _listed(numbers: Sequence[int]) -> Operand:
+    """An attribute of older versions as the operand of newer ones."""
+    return Operand(np.asarray(numbers, np.int64))
+
+
 def sliced(n: Call, x: Any, parts: dict[int, slice]) -> Any:
     """x[...] by axis, as Python has it, with negative steps."""
     start, limit, step, back = [0] * len(x.shape), list(x.shape), [1] * len(x.shape), []
@@ -161,7 +174,7 @@ def _concat(n: Call, *xs: Operand) -> Any:
     return n.op("concatenate", *xs, axis=n.axis(n.attr("axis"), xs[0].rank))
 
 
-@rule("Split", since=11)
+@rule("Split", since=2)
 def _split(n: Call, x: Operand, split: Operand | None = None) -> Any:
     axis, count = n.axis(n.attr("axis"), x.rank), len(n.node.outputs)
     size = x.shape[axis]
@@ -206,6 +219,12 @@ def _pad(n: Call, x: Operand, pads: Operand, value: Operand | None, axes: Operan
     return n.op(
         "select", inside, n.op("pad", x, low=tuple(low), high=tuple(high)), n.op("reshape", value, shape=())
     )
+
+
+@rule("Pad", since=2, until=10)
+def _pad_by_attributes(n: Call, x: Operand) -> Any:
+    number = np.asarray(n.attr("value", 0.0), x.dtype.numpy)
+    return _pad(n, x, _listed(n.attr("pads")), Operand(number))
 
 
 def _holds(number: float, dtype: DType) -> bool:
@@ -316,7 +335,7 @@ def _non_zero(n: Call, x: Operand) -> Any:
     return np.array(np.nonzero(array), np.int64)
 
 
-@rule("DepthToSpace", since=11)
+@rule("DepthToSpace")
 def _depth_to_space(n: Call, x: Operand) -> Any:
     by, mode = n.attr("blocksize"), n.attr("mode")
     if x.rank != 4 or by < 1 or x.shape[1] % (by * by):

@@ -104,9 +104,11 @@ def _channels(n: Call, v: Any, rank: int) -> Any:
     return n.op("reshape", v, shape=(1, v.shape[0], *[1] * (rank - 2)))
 
 
-@rule("BatchNormalization", since=9)
+@rule("BatchNormalization", since=7)
 def _batch_norm(n: Call, x: Operand, scale: Operand, bias: Operand, mean: Operand, variance: Operand) -> Any:
     """In inference: of the statistics that the model has."""
+    if not n.attr("spatial", 1):
+        raise n.refuse("statistics of each element, not of each channel")
     if n.attr("training_mode", 0):
         return _trained_batch_norm(n, x, scale, bias, mean, variance)
     rank = max(x.rank, 2)

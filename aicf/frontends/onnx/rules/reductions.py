@@ -31,7 +31,7 @@ def _reduced(n: Call, x: Any, kind: str, axes: list[int], keep: bool) -> Any:
     return n.op(kind, x, axes=tuple(axes), keepdims=keep) if axes else x
 
 
-@rule(*PLAIN, since=11)
+@rule(*PLAIN)
 def _plain(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     over, any_at_all = _axes(n, x, axes)
     if not any_at_all:
@@ -49,7 +49,7 @@ def _plain(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     return _reduced(n, x, PLAIN[n.node.op], over, keep)
 
 
-@rule("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", since=11)
+@rule("ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum")
 def _of_maps(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     over, any_at_all = _axes(n, x, axes)
     kind, keep = n.node.op, bool(n.attr("keepdims"))
@@ -64,7 +64,7 @@ def _of_maps(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     return n.op("log", y) if kind == "ReduceLogSum" else y
 
 
-@rule("ReduceLogSumExp", since=11)
+@rule("ReduceLogSumExp")
 def _log_sum_exp(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     """max + log(sum(exp(x - max))); a row of -inf alone has -inf."""
     over, any_at_all = _axes(n, x, axes)
@@ -80,7 +80,7 @@ def _log_sum_exp(n: Call, x: Operand, axes: Operand | None = None) -> Any:
     return n.op("reshape", y, shape=tuple(d for a, d in enumerate(x.shape) if a not in over))
 
 
-@rule("ArgMax", "ArgMin", since=11)
+@rule("ArgMax", "ArgMin")
 def _place(n: Call, x: Operand) -> Any:
     axis = n.axis(n.attr("axis"), x.rank)
     kind, last = "argmax" if n.node.op == "ArgMax" else "argmin", n.attr("select_last_index", 0)

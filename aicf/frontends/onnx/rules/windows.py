@@ -132,7 +132,7 @@ def _pooled(n: Call, x: Operand) -> tuple[Spatial, bool]:
     return s._replace(high=tuple(high)), tuple(high) != s.high
 
 
-@rule("MaxPool", since=8)
+@rule("MaxPool")
 def _max_pool(n: Call, x: Operand) -> Any:
     s, _ = _pooled(n, x)
     if any(n.node.outputs[1:]):
