@@ -119,7 +119,9 @@ def _first_walk(
     if walk.refused:
         error = refusal_of(walk.refused, document.source.name)
         if open_dims and any(r.of_sizes for r in walk.refused):
-            error.hint = f"sizes={{{open_dims[0]!r}: 64}} says how large named dimensions are in the first plan"
+            error.hint = (
+                f"sizes={{{open_dims[0]!r}: 64}} says how large named dimensions are in the first plan"
+            )
         raise error
     return walk, {**sizes, **given}
 
@@ -149,7 +151,11 @@ def refusal_of(refused: Sequence[RefusedNode], source: str) -> UnsupportedOpsErr
         details.append(f"{op} × {len(where)}: {reason}  at {', '.join(where[:SHOWN])}{more}")
     needs = frozenset[str]().union(*(r.needs for r in refused))
     limited = any("AICF_FOLD_MB" in r.reason for r in refused)
-    other = "AICF_FOLD_MB=4096, say, in the environment lets 4 GiB of constants be computed" if limited else "aicf info lists the ops there are"
+    other = (
+        "AICF_FOLD_MB=4096, say, in the environment lets 4 GiB of constants be computed"
+        if limited
+        else "aicf info lists the ops there are"
+    )
     fixes = ", ".join(f"{name!r}: array" for name in sorted(needs))
     error = UnsupportedOpsError(
         f"{source} has {counted(counts.total(), 'node')} of {counted(len(counts), 'op')} that aicf can't express", details=details,

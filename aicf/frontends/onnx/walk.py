@@ -128,7 +128,9 @@ class OnnxWalk:
                 with self.ctx.at(f"ONNX {node.where}"):
                     results = self._results(node, operands, env, opsets, calls)
             except Refusal as refusal:
-                self.refused.append(RefusedNode(node.kind, node.where, refusal.reason, refusal.needs, refusal.of_sizes))
+                self.refused.append(
+                    RefusedNode(node.kind, node.where, refusal.reason, refusal.needs, refusal.of_sizes)
+                )
                 results = None
             for n, name in enumerate(node.outputs):
                 if name:
@@ -203,7 +205,9 @@ class OnnxWalk:
                 return made
             why = made
         sources = frozenset[str]().union(*(x.sources for x in given))
-        results = self._wrapped(node, found.function(self._call(node, schema, operands), *_padded(operands, schema)), sources)
+        results = self._wrapped(
+            node, found.function(self._call(node, schema, operands), *_padded(operands, schema)), sources
+        )
         for x in results:
             if x is not None and not x.is_known:
                 x.why = why or (LARGE.format(node.op, x.spec) if all(o.is_known for o in given) else "")
@@ -220,7 +224,11 @@ class OnnxWalk:
         results: list[Operand | None] = []
         for x in made if isinstance(made, tuple) else (made,):
             if x is not None and not isinstance(x, Operand):
-                x = Operand(value=x, sources=sources) if isinstance(x, Value) else self._table(node, np.asarray(x))
+                x = (
+                    Operand(value=x, sources=sources)
+                    if isinstance(x, Value)
+                    else self._table(node, np.asarray(x))
+                )
             if x is not None and room(x.spec) > MOST_BYTES:
                 raise bad(
                     f"{node.op} makes a tensor that no machine holds", got=str(x.spec), where=node.where
@@ -307,7 +315,9 @@ def _refusal(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     parts = [getattr(error, "what", str(error)), *getattr(error, "details", ())[:1]]
-    return Refusal("; ".join(" ".join(part.split()) for part in parts), of_sizes=isinstance(error, TypeInferenceError))
+    return Refusal(
+        "; ".join(" ".join(part.split()) for part in parts), of_sizes=isinstance(error, TypeInferenceError)
+    )
 
 
 def _is_weight(spec: TensorSpec) -> bool:

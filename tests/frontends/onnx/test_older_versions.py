@@ -59,8 +59,12 @@ def test_a_version_may_be_named_twice():
     version = int(rng("versions").integers(13, 22))
     node, result = helper.make_node("Neg", ["x"], ["y"]), [("y", [2])]
     twice = model([node], [("x", [2])], result, None, version, more_opsets=[helper.make_opsetid("", version)])
-    np.testing.assert_array_equal(aicf.from_onnx(twice, "cpu")({"x": np.ones(2, np.float32)})["y"].numpy(), -1)
-    other = model([node], [("x", [2])], result, None, version, more_opsets=[helper.make_opsetid("", version + 1)])
+    np.testing.assert_array_equal(
+        aicf.from_onnx(twice, "cpu")({"x": np.ones(2, np.float32)})["y"].numpy(), -1
+    )
+    other = model(
+        [node], [("x", [2])], result, None, version, more_opsets=[helper.make_opsetid("", version + 1)]
+    )
     with pytest.raises(FrontendError, match="two versions"):
         aicf.from_onnx(other, "cpu")
 
@@ -77,7 +81,12 @@ def test_a_first_plan_fits_every_node():
     np.testing.assert_array_equal(program({"x": x})["y"].numpy(), -np.sort(-x, 1)[:, :k])
     (small,) = aicf.onnx_backend.prepare(made).run([x])[:1]
     np.testing.assert_array_equal(small, -np.sort(-x, 1)[:, :k])
-    never = model([helper.make_node("Reshape", ["x", "s"], ["y"])], [("x", ["rows", 3])], [("y", [7])], {"s": np.array([7])})
+    never = model(
+        [helper.make_node("Reshape", ["x", "s"], ["y"])],
+        [("x", ["rows", 3])],
+        [("y", [7])],
+        {"s": np.array([7])},
+    )
     with pytest.raises(UnsupportedOpsError) as refused:
         aicf.from_onnx(never, "cpu")
     assert "Reshape" in str(refused.value)
