@@ -119,14 +119,7 @@ def binary(n: DrawnNode) -> None:
 @form
 def reduction(n: DrawnNode) -> None:
     op = n.one_of(
-        "ReduceSum",
-        "ReduceMean",
-        "ReduceMax",
-        "ReduceMin",
-        "ReduceL1",
-        "ReduceL2",
-        
-        "ReduceSumSquare",
+        "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"
     )
     shape = n.shape()
     axes = n.rng.permutation(len(shape))[: n.whole(0, len(shape) + 1)]
@@ -297,7 +290,14 @@ def pooled(n: DrawnNode) -> None:
     window, sizes = [n.whole(1, 4) for _ in range(axes)], [n.whole(4, 8) for _ in range(axes)]
     strides, pads = [n.whole(1, 4) for _ in range(axes)], [n.whole(0, k) for k in window * 2]
     attrs = {"ceil_mode": n.whole(0, 2), "count_include_pad": n.whole(0, 2)}
-    n.emit("AveragePool", [n.operand(n.values((2, 2, *sizes)))], kernel_shape=window, strides=strides, pads=pads, **attrs)
+    n.emit(
+        "AveragePool",
+        [n.operand(n.values((2, 2, *sizes)))],
+        kernel_shape=window,
+        strides=strides,
+        pads=pads,
+        **attrs,
+    )
 
 
 @form
