@@ -41,7 +41,7 @@ KNOWN = {
     "the label of a row of the same number": NearMiss(
         "cross entropy", 5, False, Slip("the row's number", 1, 0, 0.0)
     ),
-    "a floor under a variance": NearMiss("gradient of a norm", 3, True, Slip("a floor", 9, 0, 0.001)),
+    "a floor under a variance": NearMiss("gradient of a norm", 3, True, Slip("a floor", 2, 0, 0.001)),
 }
 
 
