@@ -108,10 +108,11 @@ FEEDS = 6
 # --- spellings --------------------------------------------------------------------------------------------------------
 
 
-def _softmax(s: Spelling, x: Value, axis: int) -> Value:
+def _softmax(s: Spelling, x: Value, axis: int, ops: bool = True) -> Value:
+    """Spelt out, or as one op if there may be `ops`."""
     c, along = s.ctx, {"axes": (axis,), "keepdims": True}
     how = s.any("op", "exponentials", "guarded maximum", "logarithm", "difference of logarithms")
-    if how == "op":
+    if how == "op" and ops:
         return c.softmax(x, axis=axis)
     if how == "logarithm":
         return c.exp(c.log_softmax(x, axis=axis))
@@ -151,7 +152,7 @@ def cross_entropy(s: Spelling) -> list[Value]:
     if how == "op":
         logs = c.log_softmax(x, axis=1)
     elif how == "logarithm":
-        logs = c.log(_softmax(s, x, 1))
+        logs = c.log(_softmax(s, x, 1, ops=False))  # the search starts at exponentials
     elif how == "sum":
         logs = c.sub(x, c.reshape(c.logsumexp(x, axis=1), shape=(rows, 1)))
     else:
