@@ -183,7 +183,9 @@ def _picked(s: Spelling, logs: Value, y: Value) -> Value:
 
 def norm(s: Spelling) -> list[Value]:
     c, centred = s.ctx, s.any(True, False)
-    shape = s.any((6, 8), (2, 4, 16))  # whose inverse lengths f32 has exactly: terms that cancel show its rounding
+    shape = s.any(
+        (6, 8), (2, 4, 16)
+    )  # whose inverse lengths f32 has exactly: terms that cancel show its rounding
     last = len(shape) - 1
     x = s.real("x", *shape)
 
