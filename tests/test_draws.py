@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from draws import devices, graphs, kinds, ops
+from draws import devices, graphs, kinds, ops, training
 from draws.gradients import check as check_gradient
 from draws.gradients import draw as draw_gradient
 from draws.layouts import LAYOUTS, laid, poisoned, strayed
@@ -134,6 +134,15 @@ SQUARE = SimpleNamespace(
     id="cuda.square.v1", device="cuda", supported=lambda region, device: None, build=lambda region, device: [region],
     query_workspace=lambda region, device: 0,
 )  # fmt: skip
+
+
+def test_a_program_s_gradient_that_is_wrong_is_found(monkeypatch):
+    cases = [c for n in range(40) if (c := training.draw(seeded("training", n))) and len(c.program.steps) < 3]
+    assert training.check(cases[0]) is None
+    monkeypatch.setattr(
+        schema_of("square"), "gradient_fn", lambda emit, dy, x: emit.mul(dy, x)
+    )  # without the factor 2
+    assert any("gradient of" in (training.check(c) or "") for c in cases)
 
 
 def test_every_kind_draws_and_has_a_script():

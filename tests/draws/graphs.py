@@ -132,6 +132,7 @@ class _Drawer:
         try:
             made = computed(step, self.pool, self.types)
         except ValueError:  # shapes that do not fit
+            self.types.pop(step.name, None)
             return None
         fine = made.v.size <= MOST_ELEMENTS and made.v.ndim <= 4
         finite = np.isfinite(made.v) & np.isfinite(made.e)

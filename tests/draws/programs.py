@@ -90,9 +90,13 @@ class Program:
             ctx.builder.output(name, pool[name])
         return pool[self.outputs[0]]
 
-    def exact(self, types: dict[str, DType] | None = None) -> dict[str, Ball]:
-        """Every value by name; what a state is at the end under its own name. Their element types go into `types`."""
+    def exact(
+        self, types: dict[str, DType] | None = None, given: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, Ball]:
+        """Every value by name; what a state is at the end under its own name. Their element types go into `types`; `given` replaces
+        numbers of inputs."""
         pool = {f.name: Ball.of(f.array(self.seed).astype(np.float64)) for f in (*self.fed, *self.states)}
+        pool |= {name: Ball.of(array) for name, array in (given or {}).items()}
         ends = {}
         types = {} if types is None else types
         types.update({f.name: f.spec.dtype for f in (*self.fed, *self.states)})
@@ -177,12 +181,15 @@ def _by_reference(step: Step, given: list[Ball | None], own: DType, types: dict[
     operands at random; ValueError where the op refuses them."""
     schema = schema_of(step.kind)
     specs = [None if b is None else TensorSpec(b.v.shape, own) for b in given]
+    types.pop(step.name, None)
     try:
         pack = schema.pack(schema.normalized(specs, dict(step.attrs)))
         types[step.name] = schema.infer(specs, pack)[0].dtype
         exact = schema.call_reference([None if b is None else b.v for b in given], pack)[0]
     except AicfError as error:
         raise ValueError(str(error)) from error
+    if types[step.name].kind != "float":
+        raise ValueError("no float")
     rng, e = seeded(step.name, step.kind), np.zeros(exact.shape)
     for _ in range(4):
         near = [
