@@ -81,12 +81,14 @@ INSTRUCTIONS: Instructions = {
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.load_matrices(), lambda f: lambda a, m, x: int32(f(a)[0])),
     "stmatrix.sync.aligned.m8n8.x4.shared.b16": (ptx.store_matrices(), lambda f: lambda a, m, x: f(a, a, a, a, a)),
     "ex2.approx.ftz.f32": (ptx.tanh_for_halves(), lambda f: lambda a, m, x: int32(f(x))),
+    "rcp.approx.ftz.f32": (ptx.erfc_for_halves(), lambda f: lambda a, m, x: int32(f(x))),
     "mov.b32": (ptx.opaque(), lambda f: lambda a, m, x: f(x)),
     "cvt.rn.f16x2.f32": (ptx.pack_halves(f16), lambda f: lambda a, m, x: int32(f(x, x))),
     "cvt.rn.bf16x2.f32": (ptx.pack_halves(bf16), lambda f: lambda a, m, x: int32(f(x, x))),
 }  # fmt: skip
 VALUES = {
     "ex2.approx.ftz.f32",
+    "rcp.approx.ftz.f32",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
     "mov.b32",
     "mapa.shared::cluster.u32",

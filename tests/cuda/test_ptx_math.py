@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from kernel_cases import desc
@@ -53,6 +55,13 @@ def test_tanh_for_halves(compute):
     x = numbers(-4, 4, 0, INF, -INF, np.nan, 1e-3, -0.0021, 80, -80)
     got = compute(applied(ptx.tanh_for_halves(), 1), regions_of([REAL], REAL), [x])
     np.testing.assert_allclose(got, np.tanh(x.astype(np.float64)), rtol=1.4e-4)
+
+
+def test_erfc_for_halves(compute):
+    x = numbers(-4, 9, 0, INF, -INF, np.nan, 1e-3, -0.0021, 12, -80)
+    got = compute(applied(ptx.erfc_for_halves(), 1), regions_of([REAL], REAL), [x])
+    want = [math.erfc(number) for number in x.astype(np.float64)]
+    np.testing.assert_allclose(got, want, rtol=5e-5, atol=1e-37)
 
 
 def test_the_larger_of_two(compute):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -185,6 +186,7 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
     "exp2": ("ex2.approx.ftz.f32 ", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), _power_of_two),
     "max": ("max.NaN.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), _greater),
     "tanh": ("{\n.reg .f32 x, t;", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), lambda x: float(np.tanh(np.float32(x)))),
+    "erfc": ("{\n.reg .f32 a, t, p;", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), lambda x: math.erfc(x)),
     "f16x2": ("cvt.rn.f16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
               functools.partial(_pair_of, f16.numpy)),
     "bf16x2": ("cvt.rn.bf16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
@@ -194,7 +196,7 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
 }  # fmt: skip
 _MEETS = "arrive", "wait"
 ALONE = tuple(
-    text for name, (text, *_) in _INSTRUCTIONS.items() if name in ("exp2", "max", "tanh", "f16x2", "bf16x2")
+    text for name, (text, *_) in _INSTRUCTIONS.items() if name in ("exp2", "max", "tanh", "erfc", "f16x2", "bf16x2")
 )  # what a thread does by itself
 
 

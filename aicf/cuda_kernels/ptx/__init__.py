@@ -49,6 +49,7 @@ from .lines import copy_run_below, line_offset, load_shared_pair, store_half_bel
 from .math import (
     add_half2,
     approximate,
+    erfc_for_halves,
     larger,
     opaque,
     optimization_barrier,
@@ -123,6 +124,7 @@ __all__ = [
     "add_half2",
     "add_words",
     "approximate",
+    "erfc_for_halves",
     "arrive",
     "arrive_at",
     "arrive_remote",

@@ -3,6 +3,7 @@ Instructions" and "Data Movement and Conversion Instructions"."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -134,6 +135,24 @@ def tanh_for_halves() -> Any:
         "fma.rn.f32 t, x, 0fC0000000, 0f3F800000;",  # 1 - 2 / (exp(2 x) + 1)
         "abs.f32 x, $1;", "setp.lt.f32 small, x, 0f3B03126F;",  # 0.002
         "selp.f32 $0, $1, t, small;",
+    ]  # fmt: skip
+    return instruction("{\n" + "\n".join(lines) + "\n}", types.float32, result=types.float32, effects=False)
+
+
+@deferred
+def erfc_for_halves() -> Any:
+    """`erfc(x)`, of f32, by 2^x and a reciprocal, which are approximate: to 4e-5 of it. With t = 1 / (1 + 0.53 |x|), erfc |x| is
+    e^(-x^2) times a polynomial in t, fitted. `ex2.approx`, `rcp.approx`, sm_70."""
+    if SIMULATED:
+        return lambda x: np.float32(math.erfc(x))
+    lines = [
+        ".reg .f32 a, t, p;", ".reg .pred below;",
+        "abs.f32 a, $1;", "fma.rn.f32 t, a, 0f3F07AE14, 0f3F800000;", "rcp.approx.ftz.f32 t, t;",
+        "fma.rn.f32 p, t, 0fBE38702A, 0f3ECC3C66;", "fma.rn.f32 p, p, t, 0f3E2C7A37;", "fma.rn.f32 p, p, t, 0f3EA12E29;",
+        "fma.rn.f32 p, p, t, 0f3E989200;", "mul.f32 p, p, t;",
+        "mul.f32 a, a, a;", "mul.f32 a, a, 0fBFB8AA3B;",  # -1 / log(2)
+        "ex2.approx.ftz.f32 a, a;", "mul.f32 p, p, a;",
+        "sub.f32 t, 0f40000000, p;", "setp.lt.f32 below, $1, 0f00000000;", "selp.f32 $0, t, p, below;",
     ]  # fmt: skip
     return instruction("{\n" + "\n".join(lines) + "\n}", types.float32, result=types.float32, effects=False)
 

@@ -14,7 +14,7 @@ from ...rows.program import Expression
 from ...types import DType, bf16, f16
 from ..dsl import SIMULATED, deferred, device, device_calls, intrinsic, ir, types, with_functions
 from ..llvm import const, emit_call
-from ..ptx import approximate, assemble, tanh_for_halves
+from ..ptx import approximate, assemble, erfc_for_halves, tanh_for_halves
 from .element import Lanes, Loads, emit_loads, rounded_by_store, run_made
 from .storage import decode, encode, numba_type, unpack
 
@@ -26,7 +26,12 @@ def functions() -> tuple[tuple[str, Any], ...]:
     exp2, reciprocal, log2_e = approximate("exp2"), approximate("reciprocal"), np.float32(1.4426950408889634)
     logistic = device(lambda x, one: reciprocal(one + exp2(-(x * log2_e))))
     logistic2 = device(lambda x, one: reciprocal(one + exp2(-x)))
-    return ("tanh", tanh_for_halves()), ("logistic", logistic), ("logistic2", logistic2)
+    return (
+        ("tanh", tanh_for_halves()),
+        ("erfc", erfc_for_halves()),
+        ("logistic", logistic),
+        ("logistic2", logistic2),
+    )
 
 
 @deferred
