@@ -112,8 +112,10 @@ INSTALLS = pytest.mark.skipif(
 )
 
 
-def built(folder: Path) -> Path:
-    """The wheel, whose name has the version."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built once, whose name has the version."""
+    folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     (wheel,) = folder.glob("aicf-*.whl")
     assert wheel.name == f"aicf-{aicf.__version__}-py3-none-any.whl"
@@ -148,7 +150,7 @@ NUMPY = next(r for r in PROJECT["dependencies"] if r.startswith("numpy>="))
 @pytest.mark.slow
 @INSTALLS
 @pytest.mark.parametrize("which", ["oldest", "newest"])
-def test_the_wheel_works_with_the_oldest_and_the_newest_python_and_numpy(which, tmp_path):
+def test_the_wheel_works_with_the_oldest_and_the_newest_python_and_numpy(which, wheel, tmp_path):
     """The oldest Python with the oldest NumPy that aicf takes; the newest Python that is on this machine with the newest."""
     if which == "oldest":
         version, python, numpy = VERSIONS[0], interpreter(VERSIONS[0]), NUMPY.replace(">=", "==") + ".*"
@@ -160,7 +162,7 @@ def test_the_wheel_works_with_the_oldest_and_the_newest_python_and_numpy(which, 
             print(f"Python {VERSIONS[-1]} is not on this machine: the newest here is {version}")
     if python is None:
         pytest.skip(f"Python {version} is not on this machine")
-    inside = installed_from(built(tmp_path), python, tmp_path / "venv", numpy)
+    inside = installed_from(wheel, python, tmp_path / "venv", numpy)
     done = without_toolkit(inside, "-c", CPU_PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
@@ -206,10 +208,10 @@ def test_kernels_compile_with_a_numpy_that_has_no_row_stack():
 @pytest.mark.spec("F1")
 @pytest.mark.slow
 @INSTALLS
-def test_a_base_install_without_a_toolkit(tmp_path):
+def test_a_base_install_without_a_toolkit(wheel, tmp_path):
     """The wheel, installed without extras where there is no toolkit: the CPU device works, and the doctor says what
     would bring the CUDA device."""
-    python = installed_from(built(tmp_path), sys.executable, tmp_path / "venv")
+    python = installed_from(wheel, sys.executable, tmp_path / "venv")
 
     def runs(*arguments: str) -> str:
         done = without_toolkit(python, *arguments, cwd=tmp_path)
