@@ -75,6 +75,8 @@ class ReduceLoop:
         number = core.dtype.compute.numpy
 
         def bind(operands, results):
+            if not sizes[0] * sizes[2]:
+                return lambda: None  # every result is empty, and a loop over no columns would not end
             out = results[place] if finish is None else np.empty(sizes[0] * sizes[2], number)
             reduce = fold.bind(operands, results, out)
             if finish is None:

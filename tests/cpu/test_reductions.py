@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from dispatch.layouts import LAYOUTS
+from draws.seeds import rng
 
 from aicf.device.spec import host
 from aicf.types import bf16, f16, f32, i32, i64
@@ -32,6 +33,19 @@ def reduced(x, how, axes, keepdims=False, **more):
 def test_reductions_alone(shape, axes, how):
     reduced(normal(*shape), how, axes).check(REDUCE)
     reduced(normal(*shape), how, axes, keepdims=True).check(REDUCE)
+
+
+@pytest.mark.spec("A12")
+def test_reductions_with_drawn_empty_and_unit_extents_end(request):
+    """A loop over blocks of no columns would not."""
+    draw = rng(request.node.nodeid)
+    for _ in range(12):
+        shape = tuple(
+            int(n) for n in draw.choice([0, 1, 3, 300], draw.integers(2, 5), p=[0.3, 0.3, 0.3, 0.1])
+        )
+        low, high = sorted(draw.choice(len(shape) + 1, 2, replace=False))
+        reduced(normal(*shape), "reduce_sum", tuple(range(low, high))).check(REDUCE)
+    reduced(normal(2, 300, 0), "reduce_sum", (1,)).check(REDUCE)
 
 
 @pytest.mark.sample(1)
