@@ -11,7 +11,7 @@ import pytest
 import aicf
 from aicf import nn
 from aicf.graph.emit.builder import Builder, GraphEmitter
-from aicf.graph.emit.evaluate import ENDLESS, STEPS, Budget, price_of
+from aicf.graph.emit.evaluate import ENDLESS, STEPS, FoldBudget, price_of
 from aicf.graph.recognise.flow import Flow
 from aicf.types import f32, i32, i64
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def test_a_budget_takes_all_or_nothing_and_says_why():
-    budget = Budget(limit=100)
+    budget = FoldBudget(limit=100)
     assert budget.spend(60) == "" and budget.spend(0, STEPS - 1) == ""
     assert budget.spend(41) == (
         "41 bytes of constants would be computed while the model is read, and 40 of 100 are left: AICF_FOLD_MB sets the limit"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.emit.builder import Builder, GraphEmitter
-from ...graph.emit.evaluate import Budget, evaluate, price_of
+from ...graph.emit.evaluate import FoldBudget, evaluate, price_of
 from ...ir import Role, Value
 from ...types import DType, TensorSpec, numel
 from ...weights import UnreadArray
@@ -36,10 +36,10 @@ WEIGHTS = frozenset({DType.f32, DType.f16, DType.bf16})  # those of which every 
 MOST = 8  # operands
 
 
-def budget_of(document: Document) -> Budget:
+def budget_of(document: Document) -> FoldBudget:
     """What a walk of a model may compute of constants: the setting, and as much as its weights may grow."""
     stored = sum(numel(x.spec.shape) * x.spec.dtype.itemsize for x in document.arrays.values())
-    budget = Budget()
+    budget = FoldBudget()
     budget.limit += WIDENS * stored
     return budget
 
@@ -55,7 +55,7 @@ def stays_a_weight(node: OnnxNode, operands: Sequence[Operand | None]) -> bool:
 
 
 def kept_known(
-    document: Document, budget: Budget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None],
+    document: Document, budget: FoldBudget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None],
     results: Sequence[Operand | None],
 ) -> None:  # fmt: skip
     """Results that the graph has, of operands that are known, are known as well: they are computed if another node must know them."""
@@ -63,13 +63,15 @@ def kept_known(
     given = sum(_nbytes(x) for x in operands if x is not None)
     for n, x in enumerate(results):
         if x is not None and not x.is_known and _nbytes(x) <= max(SMALL, WIDENS * given):
-            x.unread = UnreadArray(x.spec, partial(_known, document, budget, found, node, schema, operands, n))
+            x.unread = UnreadArray(
+                x.spec, partial(_known, document, budget, found, node, schema, operands, n)
+            )
             x.origin = key, n
 
 
 def _known(
     document: Document,
-    budget: Budget,
+    budget: FoldBudget,
     found: OnnxRule,
     node: OnnxNode,
     schema: Any,
@@ -101,7 +103,7 @@ def _key(node: OnnxNode, schema: Any, operands: Sequence[Operand | None]) -> Any
 
 
 def folded(
-    document: Document, budget: Budget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
+    document: Document, budget: FoldBudget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
 ) -> Sequence[Operand | None] | str:  # fmt: skip
     """The results of a node whose operands are known; or why they are better computed in each run, as they are large."""
     key: Any = None
@@ -127,7 +129,7 @@ def _total(arrays: Sequence[np.ndarray | None]) -> int:
 
 
 def _evaluated(
-    document: Document, budget: Budget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
+    document: Document, budget: FoldBudget, found: OnnxRule, node: OnnxNode, schema: Any, operands: Sequence[Operand | None]
 ) -> tuple[list[np.ndarray | None], int] | str:  # fmt: skip
     """The results of a node and the steps that they took; or why it is not evaluated."""
     builder = Builder()
@@ -161,7 +163,7 @@ def _evaluated(
         return f"it is {max(sizes + between)} bytes of {given}, which is too large a constant to be computed while the model is read"
     steps = sum(price_of(builder.graph, op)[1] for op in builder.graph.ops)
     if sum(between) > budget.limit:
-        return Budget(budget.limit).spend(sum(between))
+        return FoldBudget(budget.limit).spend(sum(between))
     if why := budget.spend(sum(sizes), steps):
         return why
     for value in builder.graph.externals(Role.fault):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.emit.evaluate import Budget
+from ...graph.emit.evaluate import FoldBudget
 from ...ir import Value
 from ...types import DType, TensorSpec, rounded
 from ...weights import UnreadArray
@@ -90,7 +90,7 @@ class Call:
 
     def __init__(
         self, ctx: Any, node: OnnxNode, since: int, schema: Any, source: Source, operands: Sequence[Operand | None],
-        declare: Callable[[Operand], Value], budget: Budget,
+        declare: Callable[[Operand], Value], budget: FoldBudget,
     ) -> None:  # fmt: skip
         self.ctx, self.node, self.since, self.schema, self.source = ctx, node, since, schema, source
         self.operands, self._declare, self.budget = operands, declare, budget

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import AttrError, FrontendError, TypeInferenceError, VerifyError
 from ...graph.emit.builder import GraphEmitter
-from ...graph.emit.evaluate import Budget, price_of
+from ...graph.emit.evaluate import FoldBudget, price_of
 from ...ir import Op, Value
 from ...ops.schema import schema_of
 from ...types import DType, TensorSpec
@@ -36,7 +36,7 @@ class Emission:
         self._where = [""]
         self._live: dict[int, tuple[Operation, ...]] = {}
         self._known: dict[int, np.ndarray | None] = {}
-        self._budget = Budget()
+        self._budget = FoldBudget()
         self._tables = 0
         self.unrolled = 0  # operations of loops' turns
         self.loops: list[LoopRows] = []  # that are scans, around what is emitted

@@ -20,7 +20,7 @@ ENDLESS = 1 << 62  # steps of a loop whose iterations data count
 
 
 @dataclass
-class Budget:
+class FoldBudget:
     """What a model's constants may take while it is read: a file of a kilobyte can state constants of terabytes, and loops without end.
 
     limit   bytes of all results that are computed: AICF_FOLD_MB, and more where a model brings large weights
@@ -45,12 +45,18 @@ class Budget:
         return ""
 
 
-def steps_of(kind: Any, operands: Sequence[TensorSpec | None], attrs: Mapping[str, Any], results: Iterable[TensorSpec]) -> int:
+def steps_of(
+    kind: Any, operands: Sequence[TensorSpec | None], attrs: Mapping[str, Any], results: Iterable[TensorSpec]
+) -> int:
     """The steps that an op's reference takes."""
     schema = schema_of(kind)
     if schema.name == "while_loop":
         return ENDLESS
-    flops = schema.count_fn(*operands, **attrs) if schema.count_fn else schema.flops * max((r.numel for r in results), default=0)
+    flops = (
+        schema.count_fn(*operands, **attrs)
+        if schema.count_fn
+        else schema.flops * max((r.numel for r in results), default=0)
+    )
     loops = attrs["length"] * executions(attrs["body"]) if schema.name == "scan" else 0
     return int(1 + loops + flops // FLOPS)
 

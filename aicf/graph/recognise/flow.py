@@ -14,7 +14,7 @@ from ...ops.schema import ELEMENTWISE, schema_of
 from ...types import DType, bool_
 from ..emit.builder import GraphEmitter
 from ..emit.declare import Constant
-from ..emit.evaluate import FLOPS, Budget, price_of
+from ..emit.evaluate import FLOPS, FoldBudget, price_of
 from .axes import MOVED
 
 KNOWN_ELEMENTS = (
@@ -45,7 +45,7 @@ class Flow:
         self.ctx, self.graph = ctx, ctx.builder.graph
         self.wanted = {value.vid for value in wanted}
         self._known: dict[int, Any] = {}
-        self._budget = Budget()
+        self._budget = FoldBudget()
         self.renumber()
 
     def renumber(self) -> None:
