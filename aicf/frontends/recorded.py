@@ -24,7 +24,7 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class Check:
+class IndexCheck:
     """A check of indices.
 
     before  the number of calls that are emitted first
@@ -54,10 +54,10 @@ class Recorded:
     returned: Mapping[str, int]
     updates: Mapping[str, int]
     tables: Mapping[str, tuple[tuple[int, ...], Any, DType]]
-    checks: Sequence[Check] = ()
+    checks: Sequence[IndexCheck] = ()
 
     @classmethod
-    def of(cls, graph: Graph, results: Mapping[str, Value], checks: Sequence[Check] = ()) -> Recorded:
+    def of(cls, graph: Graph, results: Mapping[str, Value], checks: Sequence[IndexCheck] = ()) -> Recorded:
         """A graph whose inputs and weights have the names that the model's have."""
         named, constants = {}, {}
         tables: dict[str, tuple[tuple[int, ...], Any, DType]] = {}
@@ -118,7 +118,7 @@ class Recorded:
         return {name: value for name, vid in self.returned.items() if (value := env[vid]) is not None}
 
     @staticmethod
-    def _check(ctx: GraphEmitter, check: Check, env: Mapping[int, Value | None], where: str) -> None:
+    def _check(ctx: GraphEmitter, check: IndexCheck, env: Mapping[int, Value | None], where: str) -> None:
         with ctx.at(where):
             indices = env[check.indices]
             assert indices is not None

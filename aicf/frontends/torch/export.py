@@ -22,7 +22,7 @@ from ...graph.run.program import Program
 from ...ir import Value
 from ...types import TensorSpec
 from ..imported import Imported, Weight, free_names, runtime_of
-from ..recorded import Check, Recorded
+from ..recorded import IndexCheck, Recorded
 from .backend import decompositions
 from .emit import Meta, emit_nodes, meta_of, name_of
 from .part import concrete
@@ -263,7 +263,7 @@ class _Exported:
     def recorded(self, specs: Mapping[str, TensorSpec]) -> Recorded:
         """The graph at its one size, emitted now: what is left needs no PyTorch."""
         builder = Builder()
-        ctx = _Recorder(builder, "cpu")
+        ctx = _RecordingEmitter(builder, "cpu")
         inputs = {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
         weights = {name: weight.declared(ctx, name) for name, weight in self.weights.items()}
         found: dict[Node, Any] = {node: inputs[name] for node, name in self.fed.items()}
@@ -271,16 +271,16 @@ class _Exported:
         return Recorded.of(builder.graph, results, ctx.checks)
 
 
-class _Recorder(GraphEmitter):
+class _RecordingEmitter(GraphEmitter):
     """Records checks of indices instead of emitting them: whoever emits the record emits them, too."""
 
     def __init__(self, builder: Builder, device: str) -> None:
         super().__init__(builder, device)
-        self.checks: list[Check] = []
+        self.checks: list[IndexCheck] = []
 
     def check_indices(self, indices: Value, *, size: int, negative: bool = True, of: str = "") -> None:
         asked = {"size": size, "negative": negative, "of": of}
-        self.checks.append(Check(len(self.builder.graph.ops), indices.vid, asked))
+        self.checks.append(IndexCheck(len(self.builder.graph.ops), indices.vid, asked))
 
 
 def _array(tensor: torch.Tensor, copied: bool) -> np.ndarray:
