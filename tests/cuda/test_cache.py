@@ -91,7 +91,7 @@ def flipped(data: bytes, at: int) -> bytes:
 @pytest.mark.parametrize("damage", [
     lambda data: b"", lambda data: data[:10], lambda data: data[:25], lambda data: data[:-1], lambda data: data + b"\0",
     lambda data: bytes(len(data)), lambda data: b"not an entry at all",
-    *(lambda data, at=at: flipped(data, at) for at in (0, 12, 20, 31, 40, -300, -1)),
+    *(lambda data, at=at: flipped(data, at) for at in (0, 9, 20, 31, 40, -300, -1)),
 ])  # fmt: skip
 def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, monkeypatch, caplog):
     kernel = engine.compile_launch(add_launch(), ADD, TARGET)
