@@ -196,7 +196,9 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
 }  # fmt: skip
 _MEETS = "arrive", "wait"
 ALONE = tuple(
-    text for name, (text, *_) in _INSTRUCTIONS.items() if name in ("exp2", "max", "tanh", "erfc", "f16x2", "bf16x2")
+    text
+    for name, (text, *_) in _INSTRUCTIONS.items()
+    if name in ("exp2", "max", "tanh", "erfc", "f16x2", "bf16x2")
 )  # what a thread does by itself
 
 

@@ -79,7 +79,9 @@ MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hi
 SLOWED = 0.12  # of what a turn group takes to finish results, that the one which multiplies meanwhile loses
 BOX_LOADS = 4  # of a map whose results are stored in boxes: four pairs are computed at once, and their operands take registers
 MOST_BOXES = 3  # results that are stored in boxes, and operands that are loaded so
-SHORTENED = frozenset({"tanh", "erfc", "logistic", "logistic2"})  # functions that are others in boxes: tiles/pairs.py
+SHORTENED = frozenset(
+    {"tanh", "erfc", "logistic", "logistic2"}
+)  # functions that are others in boxes: tiles/pairs.py
 SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, and that a third result takes
 
 

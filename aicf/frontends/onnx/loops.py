@@ -202,7 +202,9 @@ def _as_scan(
     numbers = ctx.iota(shape=(turns,), axis=0, dtype=DType.i64)
     end, ys = ctx.scan(step, carry, numbers)
     if turns > MOST_TURNS:
-        raise Refusal(f"it has {turns} iterations, of which no step of its body ends it, and aicf runs up to {MOST_TURNS}")
+        raise Refusal(
+            f"it has {turns} iterations, of which no step of its body ends it, and aicf runs up to {MOST_TURNS}"
+        )
     return [Operand(value=v, sources=_sources(operands)) for v in (*end, *ys)]
 
 

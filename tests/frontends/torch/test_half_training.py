@@ -20,7 +20,7 @@ DEVICES = [
 
 def resnet(device):
     """ResNet-50 on a GPU; on the CPU a small one of the same blocks."""
-    small = dict(embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1]) if device == "cpu" else {}
+    small = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1]} if device == "cpu" else {}
     torch.manual_seed(0)
     model = transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=10, **small))
     size, batch = (32, 8) if device == "cpu" else (128, 32)

@@ -159,10 +159,16 @@ def _mel(n: Call, bins: Operand, length: Operand, rate: Operand, low: Operand, h
     ]
     count, size, hertz = (int(v) for v in given)
     edges = [
-        float(n.number_of(x, name))
-        for x, name in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))
+        float(n.number_of(x, name)) for x, name in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))
     ]
-    if count < 1 or size < 1 or hertz < 1 or count > MOST or size > MOST or not 0 <= edges[0] < edges[1] < 1e9:
+    if (
+        count < 1
+        or size < 1
+        or hertz < 1
+        or count > MOST
+        or size > MOST
+        or not 0 <= edges[0] < edges[1] < 1e9
+    ):
         raise n.wrong(f"{count} bins of a transform of {size} at {hertz} Hz")
     mels = [2595 * np.log10(1 + edge / 700) for edge in edges]
     step = (mels[1] - mels[0]) / (count + 2)
@@ -170,7 +176,9 @@ def _mel(n: Call, bins: Operand, length: Operand, rate: Operand, low: Operand, h
     at = ((size + 1) * points // hertz).astype(np.int64)
     rows = size // 2 + 1
     if at[-2] >= rows or at[-1] > rows:
-        raise n.wrong(f"a bin ends at {edges[1]:g} Hz, and a transform of {size} at {hertz} Hz has {rows} rows")
+        raise n.wrong(
+            f"a bin ends at {edges[1]:g} Hz, and a transform of {size} at {hertz} Hz has {rows} rows"
+        )
     n.reserve(rows, count)
     y = np.zeros((rows, count))
     for b in range(count):
