@@ -193,18 +193,15 @@ def prepare(
     region = RegionSpec.single(schema.kind, packed, list(operands), list(results))
     ordinal = getattr(runtime, "ordinal", None)
     staged: tuple[str, ...] = ()
+    dense = _dense(region)
     try:
         selection = select(region, runtime.spec, registry)
     except NoKernelError as error:
-        dense = _dense(region)
-        if runtime.kind == "cpu":
-            raise
         try:
             selection = select(dense, runtime.spec, registry)
         except NoKernelError:
-            made = (
-                compose(schema, attrs, operands, results, runtime) if compose and schema.instead_fn else None
-            )
+            composes = compose is not None and schema.instead_fn and runtime.kind != "cpu"
+            made = compose(schema, attrs, operands, results, runtime) if compose and composes else None
             if made is None:
                 raise error from None
             return made
@@ -222,14 +219,36 @@ def prepare(
         return Prepared(schema, selection, operands, results, ordinal, None)
     variant = selection.chosen.variant
     if runtime.kind == "cpu":
-        built = blame.built(variant, region, runtime.spec)
+        built = blame.built(variant, dense if staged else region, runtime.spec)
         if isinstance(built, Collective):
             raise _of_a_program(schema.name)
         assert isinstance(built, HostCall), variant.id
-        return Prepared(schema, selection, operands, results, ordinal, built)
+        call = _by_dense_copies(built) if staged else built
+        return Prepared(schema, selection, operands, results, ordinal, call)
     builder = StartBuilder(runtime, registry, len(operands) + len(results))
     builder.run(region, selection, _places(operands, results))
     return Prepared(schema, selection, operands, results, ordinal, None, builder.starts, builder.scratch)
+
+
+def _by_dense_copies(call: HostCall) -> HostCall:
+    """The call on dense copies of tensors with other strides; results are copied back."""
+
+    def run(operands: list[Any], results: list[Any]) -> None:
+        copies: dict[Any, Any] = {}  # an operand that is also a result has one
+
+        def dense(array: Any) -> Any:
+            if array.flags.c_contiguous:
+                return array
+            key = array.ctypes.data, array.shape, array.strides
+            return copies.setdefault(key, array.copy(order="C"))
+
+        ins, outs = list(map(dense, operands)), list(map(dense, results))
+        call.function(ins, outs)
+        for result, made in zip(results, outs):
+            if made is not result:
+                result[...] = made
+
+    return HostCall(run)
 
 
 def _check_results(schema: OpSchema, inferred: Sequence[TensorSpec], results: Sequence[TensorDesc]) -> None:

@@ -247,7 +247,7 @@ def test_explain_for_cuda_means_the_gpu_that_is_here_or_says_what_it_wants(capsy
 
 
 @pytest.mark.parametrize("variable, text, allowed", [
-    ("AICF_CHECK", "NaN", "nan or ops"), ("AICF_LOGS", "select, every", "select or fusion or plan or capture or cache or tune or all"), ("AICF_CACHE", "of", "on or off"),
+    ("AICF_CHECK", "NaN", "nan or ops"), ("AICF_LOGS", "select, every", "select or fusion or plan or capture or cache or tune or ranks or all"), ("AICF_CACHE", "of", "on or off"),
     ("AICF_NVTX", "no", "on or off"), ("AICF_PDL", "yes", "off or graph or on"), ("AICF_VERIFY", "all", "on or off"),
 ])  # fmt: skip
 def test_a_misspelt_setting_is_refused_with_those_there_are(variable, text, allowed, capsys, monkeypatch):

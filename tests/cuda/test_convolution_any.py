@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from clean_kernels import are_new, found_clean
 from convolution_cases import COLUMNS, DIRECT, FORMS, biased, convolution
-from kernel_cases import VARIANTS, Case, assert_close, desc, operands_for, reference, with_specials
+from draws.seeds import rng
+from kernel_cases import VARIANTS, Case, assert_close, desc, operands_for, reference, region, with_specials
 from machines.on_host import OnHost
 from test_compile import DEVICES
 from test_fused_maps import fresh_seed
@@ -21,7 +22,7 @@ from aicf.cuda_kernels.conv.tiling import WEIGHTS
 from aicf.cuda_kernels.gemm import chain
 from aicf.device.spec import DeviceSpec, preset
 from aicf.dispatch import default_registry
-from aicf.registry.select import Selector
+from aicf.registry.select import Selector, select
 from aicf.types import DType, bf16, f16, f32
 
 H200 = preset("h200")
@@ -219,3 +220,20 @@ def test_compiles_without_spills(name, dtype, variant, device):
         assert compiled.shared_bytes <= engine.STATIC_SHARED_LIMIT
         assert ".f64" not in engine.ptx_of(launch, r, device.target)
         found_clean(launch, r, device.target)
+
+
+@pytest.mark.parametrize("device", ["h200", "a100"])
+def test_an_empty_convolution_starts_nothing(device):
+    """Drawn without images, channels of results or windows."""
+    draw, empty = rng("empty convolutions", device), 0
+    for _ in range(30):
+        axes = int(draw.integers(1, 4))
+        images, channels, results = (int(n) for n in draw.integers((0, 1, 0), 4))
+        sizes, window = draw.integers(0, 4, axes).tolist(), draw.integers(1, 5, axes).tolist()
+        r = region("convolution_channels_last", (images, *sizes, channels), (results, *window, channels))
+        if r.results[0].numel:
+            continue
+        empty += 1
+        chosen = select(r, preset(device), default_registry()).chosen.variant
+        assert chosen.build(r, preset(device)) == [], (chosen.id, r)
+    assert empty > 5

@@ -67,6 +67,8 @@ TOLERANCE = {DType.f16: 4e-3, DType.bf16: 3e-2}
 @pytest.mark.parametrize("layout", ["dense", "offset", "padded", "columns"])
 @pytest.mark.parametrize("op", sampling.names_on("cuda"))
 def test_every_op_on_torch_tensors_in_every_layout(torch, op, layout):
+    if op == "quantize" and layout in ("padded", "columns"):
+        pytest.xfail("no kernel copies i8 to other strides")
     make, schema = torch_layouts(torch)[layout], aicf.schema_of(op)
     for sample in schema.sample_specs:
         for dtype in sampling.types_of(schema):

@@ -78,6 +78,11 @@ def _staged(c: WindowProblem) -> tuple[int, int]:
     return max(1, min(max(1, c.places), t.steps // depth)), depth
 
 
+def _is_empty(region: RegionSpec) -> bool:
+    """Whether there is nothing to compute."""
+    return all(t.numel == 0 for t in region.results)
+
+
 @variant("convolution_channels_last", id="cuda.convolution_direct.v1", takes=TAKES)
 class ConvolutionDirect:
     """A block of 256 threads per tile of windows x channels of results; weights in shared memory, a thread four windows of a run of channels.
@@ -87,6 +92,8 @@ class ConvolutionDirect:
     """
 
     def accepts(region: RegionSpec) -> Checks:
+        if _is_empty(region):
+            return
         yield from checks(region)
         c = problem(region)
         yield at_most("channels of results", c.product.n, positions.LIMIT)
@@ -96,6 +103,8 @@ class ConvolutionDirect:
     least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        if _is_empty(region):
+            return roofline(device, bytes=region.nbytes)
         c, t = problem(region), tiling_of(problem(region))
         return roofline(
             device, bytes=region.nbytes, flops=2.0 * instructions(c), efficiency=ISSUE, memory_efficiency=MEMORY_EFFICIENCY,
@@ -105,6 +114,8 @@ class ConvolutionDirect:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .direct_body import direct
 
+        if _is_empty(region):
+            return []
         c, t, p = problem(region), tiling_of(problem(region)), problem(region).product
         operands, scales = gemm.arguments(region)[2], (Num(p.alpha, f32), Num(p.beta, f32))
         of_group = max(1, p.n // c.groups)
