@@ -177,6 +177,10 @@ sample(
     lambda: (x(4, 3), at(5, 4), 5, 2, False),
 )
 sample("index_select", lambda: (x(5, 3), 0, at(5, 4)), lambda: (x(2, 3), -1, at(3, 2)))
+sample("index_add", lambda: (x(5, 3), 0, at(5, 4), y(4, 3)), lambda: (x(2, 3), -1, at(3, 2), y(2, 2)))
+sample("index_copy", lambda: (x(5, 3), 0, torch.tensor([4, 0]), y(2, 3)))
+sample("index_fill.int_Scalar", lambda: (x(5, 3), 0, torch.tensor([1, -1]), 2.5))
+sample("index_fill.int_Tensor", lambda: (x(2, 3), 1, torch.tensor([2]), torch.tensor(-1.0)))
 sample("gather", lambda: (x(4, 3), 1, at(3, 4, 2)), lambda: (x(4, 3), 0, at(4, 2, 3)))
 sample(
     "index.Tensor",
