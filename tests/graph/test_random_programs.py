@@ -14,7 +14,7 @@ from examples import EVERYTHING
 
 from .chains import Fn
 
-MANY = 3000 if EVERYTHING else 8  # other ones for each commit, so no loop of theirs is in a cache
+MANY = 3000 if EVERYTHING else 4  # other ones for each commit, so no loop of theirs is in a cache
 MODES = {
     "fused": {},
     "strict": {"numerics": "strict"},

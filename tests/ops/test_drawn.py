@@ -10,7 +10,7 @@ DRAWS = 3
 
 
 @pytest.mark.spec("A12", "A15")
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("op", [s.name for s in ops.enrolled()])
 def test_every_kernel_computes_what_the_reference_does(op, request):
     draw = rng(request.node.nodeid)

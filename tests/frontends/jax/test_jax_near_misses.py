@@ -12,7 +12,7 @@ import aicf  # noqa: E402
 from aicf.graph.fuse.price import Pricer  # noqa: E402
 
 ROWS, CLASSES = 12, 40
-DRAWS = 2
+DRAWS = 1
 
 
 @pytest.fixture(autouse=True)

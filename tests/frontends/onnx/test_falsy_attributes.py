@@ -9,7 +9,7 @@ import aicf
 
 from .models import model
 
-NODES = 10  # of each run
+NODES = 5  # of each run
 I64 = np.int64
 
 # an op, its version, inputs from x (3, 4), constant inputs that may be left out, attributes that may be left out

@@ -12,7 +12,7 @@ from aicf.errors import FrontendError, UnsupportedOpsError
 
 from .models import model
 
-NODES = 10  # of each run
+NODES = 5  # of each run
 OPS = {  # (the least version of the ops, attributes to draw from)
     "ArgMax": (7, {"axis": (0, 1, 2), "keepdims": (0, 1)}),
     "Cast": (7, {"to": (onnx.TensorProto.INT32, onnx.TensorProto.DOUBLE)}),

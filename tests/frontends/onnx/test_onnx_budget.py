@@ -19,7 +19,7 @@ from .models import model
 
 MIB = 1 << 20
 LIMIT = 8 * MIB
-MODELS = 24
+MODELS = 5
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from aicf.frontends.torch import backend  # noqa: E402
 
-CALLS = 8  # of each run
+CALLS = 4  # of each run
 
 
 def _rows(rng, *shape):

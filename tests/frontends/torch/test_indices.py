@@ -14,7 +14,7 @@ import aicf  # noqa: E402
 from aicf.frontends.torch import backend  # noqa: E402
 
 ROWS, WIDTH, COUNT = 5, 3, 4
-CALLED, DRAWS = 6, 4  # ops of a run, index tensors of each op
+CALLED, DRAWS = 3, 3  # ops of a run, index tensors of each op
 
 
 def _along(i):
