@@ -58,7 +58,8 @@ def test_a_resnet_trains_in_halves_as_in_eager(device, dtype):
         if "num_batches" in name:
             assert torch.equal(got[name], true), name
             continue
-        rounding = torch.finfo(dtype).eps * float(true.norm()) + 1e-6
+        size = max(float(true.norm()), 0.05 * true.numel() ** 0.5)  # gradients of few bits move what is almost 0
+        rounding = torch.finfo(dtype).eps * size
         near = float((want[name] - true).norm())
         off = float((got[name] - true).norm())
         assert off <= WIDER * near + rounding, f"{name}: {off:.3g} from f64 training, eager {near:.3g}"

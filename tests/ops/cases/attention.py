@@ -96,7 +96,7 @@ NEGATIVE = {
 
 EXACT = {
     "attention_bias_grad": [
-        ([*_gradient([Q, K, V]), x, None, i32(2)], {"causal": True}, [x])
+        ([*_gradient([Q, K, V]), x, None, i32(2)], {"causal": True, "scale": 0.5}, [x])
         for x in (f32(3, 5), bf16(4, 3, 5), f16(2, 1, 3, 5))
     ],
     "attention": [
@@ -107,7 +107,7 @@ EXACT = {
         ([bf16(0, 3, 8), bf16(0, 5, 8), bf16(0, 5, 2)], {"softcap": 30.0, "window": 2}, [bf16(0, 3, 2), f32(0, 3)]),
     ],
     "attention_grad": [
-        (_gradient([Q, K, V, boolean(2, 1, 1, 5)]), {"causal": True}, [Q, K, V]),
+        (_gradient([Q, K, V, boolean(2, 1, 1, 5)]), {"causal": True, "scale": 0.0}, [Q, K, V]),
         (_gradient([Q, K, V, None, i32(2)]), {"causal": True}, [Q, K, V]),
         (
             [f16(4, 3, 2), f16(4, 3, 8), f16(1, 5, 8), f16(1, 5, 2), f16(4, 3, 2), f32(4, 3)], {},
