@@ -58,7 +58,9 @@ def test_a_resnet_trains_in_halves_as_in_eager(device, dtype):
         if "num_batches" in name:
             assert torch.equal(got[name], true), name
             continue
-        size = max(float(true.norm()), 0.05 * true.numel() ** 0.5)  # gradients of few bits move what is almost 0
+        size = max(
+            float(true.norm()), 0.05 * true.numel() ** 0.5
+        )  # gradients of few bits move what is almost 0
         rounding = torch.finfo(dtype).eps * size
         near = float((want[name] - true).norm())
         off = float((got[name] - true).norm())
