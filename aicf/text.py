@@ -69,7 +69,10 @@ def printable(text: str) -> str:
     encoding = getattr(sys.stdout, "encoding", None)
     if text.isascii() or not encoding or _TO_FILES.get():
         return text
-    return text.encode(encoding, ERRORS).decode(encoding)
+    try:
+        return text.encode(encoding, ERRORS).decode(encoding)
+    except LookupError:  # a stream in the place of standard output may name a codec of its own
+        return text
 
 
 @contextmanager

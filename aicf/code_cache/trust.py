@@ -40,6 +40,6 @@ def untrusted_folder(place: Path) -> tuple[Path, str] | None:
 
 def next_step(folder: Path, why: str) -> str:
     """The command that makes a folder trusted, or names another one."""
-    if "may write" in why:
+    if "may write" in why and folder.stat().st_uid == os.geteuid():
         return f"chmod go-w {shlex.quote(str(folder))}"
     return 'export AICF_CACHE_DIR="$HOME/.cache/aicf-own"'

@@ -239,8 +239,10 @@ def _by_dense_copies(call: HostCall) -> HostCall:
         def dense(array: Any) -> Any:
             if array.flags.c_contiguous:
                 return array
-            key = array.ctypes.data, array.shape, array.strides
-            return copies.setdefault(key, array.copy(order="C"))
+            key = array.ctypes.data, array.dtype, array.shape, array.strides
+            if key not in copies:
+                copies[key] = array.copy(order="C")
+            return copies[key]
 
         ins, outs = list(map(dense, operands)), list(map(dense, results))
         call.function(ins, outs)

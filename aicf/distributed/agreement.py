@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from ..graph.emit.trace import Recipe, trace
 from ..graph.run.overlap import bucket_of
 from ..graph.run.plan import ExecPlan, Step
 
+ADDRESS = re.compile(" at 0x[0-9a-f]+")  # in the text of a function: another one on each rank
 HINTS = {
     "seed": "give the models of all ranks one seed: dropout draws other numbers on each rank by itself",
     "optimizer": "give all ranks one optimizer with the same numbers; program.set changes them later, on all ranks",
@@ -25,7 +27,7 @@ def described(recipe: Recipe, device: str, settings: Mapping[str, object]) -> di
         "seed": [f"seed {recipe.model.seed}"],
         "optimizer": [type(recipe.optimizer).__name__, *(f"{n} = {numbers[n]}" for n in sorted(numbers))],
         "loss": [type(recipe.loss).__name__],
-        "setting": [f"{name} = {chosen[name]}" for name in sorted(chosen)],
+        "setting": [f"{name} = {ADDRESS.sub('', str(chosen[name]))}" for name in sorted(chosen)],
         "model": str(graph).splitlines(),
     }
 

@@ -207,9 +207,9 @@ def listen(address: str, port: int, backlog: int) -> socket.socket:
         if _is_ip_loopback(str(where[0])) and not _is_loopback(address):
             continue  # 127.0.1.1 in /etc/hosts: other machines know another one
         try:
-            return socket.create_server((where[0], port), family=family, backlog=backlog)
+            return socket.create_server(where, family=family, backlog=backlog)
         except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise
     text = f"rank 0 listens at all addresses of its machine: {address} is none of them"
     channels.tell("ranks", "listening", text, address=address, port=port)

@@ -92,16 +92,18 @@ def _wrong(first: _Said, said: _Said, rank: int) -> dict[str, Any] | None:
     """Why the state of a rank can't follow that of rank 0."""
     loaded, there = ({n for n, loaded in one.changed.items() if loaded} for one in (said, first))
     both = [n for n in sorted(said.changed) if said.changed[n] == first.changed.get(n)]
-    other = [n for n in both if said.numbers.get(n) != first.numbers.get(n)]
+    other = [
+        n for n in both if repr(said.numbers.get(n)) != repr(first.numbers.get(n))
+    ]  # NaN is equal to itself
     if other:
         return {
             "what": f"rank {rank} has another {other[0]} than rank 0", "expected": first.numbers.get(other[0]), "got": said.numbers.get(other[0]),
-            "hint": "load and set the same on all ranks, or on rank 0 alone",
+            "hint": "load and set the same on all ranks, or before the first run on rank 0 alone",
         }  # fmt: skip
     if lacking := sorted((loaded - there).intersection(first.names)):
         return {
             "what": f"rank {rank} has loaded or set {lacking[0]}, and rank 0 has not", "expected": "state that rank 0 has, too",
-            "got": f"{len(lacking)} of {len(loaded)} names", "hint": "load and set on all ranks, or on rank 0 alone, which sends it to the others",
+            "got": f"{len(lacking)} of {len(loaded)} names", "hint": "load and set on all ranks, or before the first run on rank 0 alone, which sends it to the others",
         }  # fmt: skip
     if (first.parts or said.parts) and bool(loaded - set(first.numbers)) != bool(there - set(first.numbers)):
         return {

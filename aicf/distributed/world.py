@@ -64,7 +64,9 @@ NAMES_OF_RUN = {
 
 
 def _name_of_run(env: Mapping[str, str], launcher: str) -> str:
-    return next((env[name] for name in NAMES_OF_RUN.get(launcher, ()) if env.get(name)), "")
+    """The name of the run; torchrun calls one without a rendezvous id "none", which is no secret."""
+    names = (env.get(name, "") for name in NAMES_OF_RUN.get(launcher, ()))
+    return next((name for name in names if name not in ("", "none")), "")
 
 
 def _torchrun(env: Mapping[str, str]) -> World | None:

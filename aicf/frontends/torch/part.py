@@ -252,7 +252,7 @@ def _with_strides(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     if tensor.stride() == stride:
         return tensor
     made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
-    if not may_overlap(tensor.shape, stride):
+    if not tensor.numel() or not may_overlap(tensor.shape, stride):
         return made.copy_(tensor)
     extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, stride))
     places = torch.arange(extent, device=tensor.device).as_strided(tensor.shape, stride)
