@@ -1077,7 +1077,7 @@ def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, Opera
 
 # How kernels round what they multiply as TF32; others multiply f32, or three parts of it (3xTF32). Of 8192 numbers one lies half
 # way: the accelerator takes the even neighbour, `cvt.rna` the one away from zero.
-TF32_ROUNDING = {".gemm_wgmma_": to_tf32, ".gemm_mma_tf32_": round_tf32, "cpu.reference.": round_tf32}
+TF32_ROUNDING = {".gemm_wgmma_": to_tf32, ".gemm_mma_tf32_": round_tf32}
 
 
 def tf32_rounding(variant: str) -> Callable[[np.ndarray], np.ndarray] | None:
