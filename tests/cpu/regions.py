@@ -104,7 +104,7 @@ def normal(*shape: int, dtype: DType = f32, seed: int | None = None) -> np.ndarr
     """Random values, new in every run; f32 values of few digits where the type is narrower."""
     values = np.random.default_rng(seed).normal(size=shape)
     if dtype is DType.bool:
-        return values > 0
+        return np.asarray(values > 0)
     return np.asarray(np.rint(5 * values) if dtype.kind == "int" else values).astype(dtype.numpy)
 
 
