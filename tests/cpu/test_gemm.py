@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 import pytest
 
@@ -116,7 +118,7 @@ def test_the_gradient_of_an_activation_behind_a_transposed_product(trans_a, tran
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("keep", ["g s", "s", "d g s"])
-@pytest.mark.parametrize("m, n, k", [*SIZES, (300, 130, 9), (5, 0, 3)])
+@pytest.mark.parametrize("m, n, k", [*filter(itemgetter(0), SIZES), (300, 130, 9), (5, 0, 3)])  # of some rows
 def test_sums_of_the_columns_of_what_follows(m, n, k, keep, dtype):
     operands = ab(m, n, k, dtype, y=normal(m, n, dtype=dtype), c=normal(m, n, dtype=dtype))
     steps = [("gemm", "a b c", "d", {"alpha": 0.5, "beta": 2.0}), ("relu_grad", "d y", "g", {})]

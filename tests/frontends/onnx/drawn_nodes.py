@@ -103,7 +103,8 @@ def unary(n: DrawnNode) -> None:
         "HardSwish",
         "Mish",
     )
-    n.emit(op, [n.operand(n.values(n.shape(empty=True)))])
+    least = int(op == "Softsign")  # ONNX's reference raises TypeError where its operand has rank 0
+    n.emit(op, [n.operand(n.values(n.shape(least, empty=True)))])
 
 
 @form
