@@ -3,9 +3,6 @@
 import sys
 from typing import TYPE_CHECKING
 
-if not __package__:  # sys.path has this folder in it, and somebody imports the framework
-    raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)
-
 from .frontends import import_frontend
 
 if TYPE_CHECKING:

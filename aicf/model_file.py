@@ -126,8 +126,7 @@ def _run(path: str) -> ModuleType:
 def _as_a_script(file: Path) -> Iterator[None]:
     """Its folder's modules can be imported, its arguments are its own, and what it prints is not the command's output."""
     arguments, sys.argv = sys.argv, [str(file)]
-    if (folder := file.resolve().parent) != Path(__file__).resolve().parent:  # aicf/torch.py is not PyTorch
-        sys.path.insert(0, str(folder))
+    sys.path.insert(0, str(file.resolve().parent))
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

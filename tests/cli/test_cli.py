@@ -105,7 +105,6 @@ ERRORS = {
         "DeviceError: no device preset is called 'voodoo2'",
     ),
     "no file": (["explain", "nowhere.py"], "AicfError: there is no file 'nowhere.py'"),
-    "no model": (["explain", str(ROOT / "aicf" / "text.py")], "text.py has no model"),
     "a folder for a model": (["explain", str(ROOT)], "is a folder"),
     "no Python": (["explain", str(ROOT / "pyproject.toml")], "pyproject.toml is no Python file"),
     "a file that can't be written": (
@@ -149,6 +148,7 @@ def test_an_error_is_one_message_and_exit_code_2(capsys, what):
 
 
 MODELS = {
+    "nothing": ("x = 1\n", "broken_model.py has no model"),
     "a shape that does not fit": (
         "import aicf\nfrom aicf import nn\ndef build():\n"
         "    return nn.Model({'x': aicf.TensorSpec((3, 4))}).add(nn.Linear(5, 2))\n", "TypeInferenceError: Linear: x has 4 features",
@@ -172,7 +172,7 @@ def test_a_broken_model_file_is_one_message_that_names_the_file(capsys, tmp_path
     err = " ".join(capsys.readouterr().err.split())
     assert said in err
     assert (
-        "broken_model.py" in err if what in ("no model", "no text") else re.search(r"broken_model.py:\d", err)
+        "broken_model.py" in err if what in ("nothing", "no model", "no text") else re.search(r"broken_model.py:\d", err)
     )
     assert "Traceback" not in err
 
