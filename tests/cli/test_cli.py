@@ -172,7 +172,9 @@ def test_a_broken_model_file_is_one_message_that_names_the_file(capsys, tmp_path
     err = " ".join(capsys.readouterr().err.split())
     assert said in err
     assert (
-        "broken_model.py" in err if what in ("nothing", "no model", "no text") else re.search(r"broken_model.py:\d", err)
+        "broken_model.py" in err
+        if what in ("nothing", "no model", "no text")
+        else re.search(r"broken_model.py:\d", err)
     )
     assert "Traceback" not in err
 

@@ -64,7 +64,9 @@ TOLERANCE = {DType.f16: 4e-3, DType.bf16: 3e-2}
 
 
 def every_op_in_every_layout():
-    lacks = pytest.mark.xfail(raises=NoKernelError, strict=True, reason="no kernel copies i8 to other strides")
+    lacks = pytest.mark.xfail(
+        raises=NoKernelError, strict=True, reason="no kernel copies i8 to other strides"
+    )
     return [
         pytest.param(op, layout, marks=[lacks] * (op == "quantize" and layout in ("padded", "columns")))
         for op in sampling.names_on("cuda") for layout in ("dense", "offset", "padded", "columns")
