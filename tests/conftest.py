@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import json
 import os
-import random
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +20,7 @@ from aicf.device.runtime import cuda_missing
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 sys.path.append(str(Path(__file__).parent))  # for `draws`, wherever tests begin
 
+from drawn_sets import SampledSets
 from draws.seeds import VARIABLE, run_number, run_seed
 from hypothesis import core as hypothesis_core
 from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The processes of a run share a folder of compiled code, found by content as users' is: thousands of launches are of hundreds
     of kernels. It begins empty, unless AICF_TEST_CACHE names one, as `make test` does. Tests of the cache itself have folders of
     their own, and tests of what is compiled compile it."""
+    if not EVERYTHING:
+        config.pluginmanager.register(SampledSets())
     if hasattr(config, "workerinput"):
         return  # it inherits what the first process has set
     config.pluginmanager.register(Failures(config))
@@ -96,64 +99,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _first(mark: pytest.Mark) -> pytest.Mark:
     names, values, *others = mark.args
     kwargs = {k: v[:1] if isinstance(v, list) else v for k, v in mark.kwargs.items()}
-    return pytest.mark.parametrize(names, list(values)[:1], *others, **kwargs).mark
+    return pytest.mark.parametrize(names, list(itertools.islice(values, 1)), *others, **kwargs).mark
 
 
-@pytest.hookimpl(trylast=True)  # after -k and -m: of what those leave
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    of_files = any(".py" in arg for arg in config.args)
-    left_out = [] if EVERYTHING else _beyond_samples(items, of_files)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(map(id, left_out))
-        items[:] = [item for item in items if id(item) not in gone]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = None
     for item in items:
         if "gpu" in item.keywords:
             reason = reason or cuda_missing() or "available"
             if reason != "available":
                 item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
-
-
-POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}  # how many tests of each run
-
-
-def _beyond_samples(items: list[pytest.Item], of_files: bool) -> list[pytest.Item]:
-    """Of a test that is marked `sample(n)`, those sets of parameters that are not among n drawn ones; and all sets of those tests of
-    a pool that are not drawn, but for what runs `always`. The draw follows from the seed of the run: the commit, or AICF_TEST_SEED. On a
-    GPU all run, but of tests that are marked with `gpu=True`. Where files are named on the command line, pools have no limit."""
-    groups: dict[tuple[str, str], dict[int | None, list[pytest.Item]]] = {}
-    pools: dict[str, set[tuple[str, str]]] = {pool: set() for pool in POOLS}
-    for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark and (mark.kwargs.get("gpu") or "gpu" not in item.keywords):
-            each = mark.kwargs.get("each")
-            value = id(item.callspec.params[each]) if each else None
-            test = item.location[0], getattr(item, "originalname", item.name)
-            groups.setdefault(test, {}).setdefault(value, []).append(item)
-            if (pool := mark.kwargs.get("pool")) and not of_files:
-                pools[pool].add(test)
-    seed, undrawn = run_seed(), set()
-    for pool, tests in pools.items():
-        undrawn |= set(
-            random.Random(f"{pool} {seed}").sample(sorted(tests), max(0, len(tests) - POOLS[pool]))
-        )
-    left_out = []
-    for test, parts in groups.items():
-        draw = random.Random(f"{test[1]} {seed}")
-        for part in parts.values():
-            mark = part[0].get_closest_marker("sample")
-            always = mark.kwargs.get("always", lambda **params: False)
-            drawn = 0 if test in undrawn else mark.args[0]
-            rest = draw.sample(part, max(0, len(part) - drawn))
-            left_out += [
-                item for item in rest if not always(**getattr(item, "callspec", NO_PARAMETERS).params)
-            ]
-    return left_out
-
-
-class NO_PARAMETERS:
-    params: dict[str, object] = {}
 
 
 def pytest_collection_finish() -> None:
@@ -182,22 +137,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if report.when == "call" or report.outcome != "passed":
         _tell_rows(item, report.outcome)
     return report
-
-
-def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    """Name the benchmark results that were measured with other kernels than today's, after a run of all tests; nothing fails of it.
-    The digests of all kernels take seconds."""
-    everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if not everything or config.option.keyword or config.option.markexpr:
-        return
-    try:
-        from benchmarks.results import stale
-    except ImportError:
-        return  # a source distribution has no benchmarks
-    if lines := stale():
-        terminalreporter.section("benchmark results that are not of today's kernels", blue=True)
-        for line in lines:
-            terminalreporter.write_line(line)
 
 
 @pytest.fixture

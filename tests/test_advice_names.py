@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ def literal(node: ast.AST) -> Iterator[str]:
         yield from ("".join(parts) for parts in zip(literal(node.left), literal(node.right)))
 
 
+@functools.cache
 def hints() -> dict[str, str]:
     """Each text, with where it is written."""
     found: dict[str, str] = {}
@@ -54,7 +56,6 @@ def hints() -> dict[str, str]:
     return found
 
 
-HINTS = hints()
 CALL = re.compile(r"(?<![\w.'\"])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)\(")
 
 
@@ -147,7 +148,7 @@ def bound(what: Any, method: bool, arguments: str) -> None:
 @pytest.mark.spec("D16")
 def test_calls_in_hints_can_be_made():
     checked, wrong = 0, []
-    for said, where in HINTS.items():
+    for said, where in hints().items():
         for name, arguments in calls(said):
             try:
                 what, method = meant(name)
@@ -164,7 +165,7 @@ def test_calls_in_hints_can_be_made():
 
 def test_names_in_hints_exist():
     wrong = []
-    for said, where in HINTS.items():
+    for said, where in hints().items():
         for path in re.findall(r"(?<![\w./'])(?:aicf|nn)(?:\.[A-Za-z_]\w*)+", said):
             head, *rest = path.split(".")
             found: Any = {"aicf": aicf, "nn": nn}[head]
@@ -190,7 +191,7 @@ def test_commands_options_files_and_settings_in_hints_exist():
     known, wrong = options(), []
     every = set().union(*known.values())
     settings = set(re.findall(r"^(AICF_\w+)", config.__doc__ or "", re.MULTILINE))
-    for said, where in HINTS.items():
+    for said, where in hints().items():
         for command in re.findall(r"(?<![\w.])aicf ([a-z]+)(?= |$|`|')", said):
             if command in known or re.search(rf"aicf {command} (?!-|FILE|X)", said):
                 continue
@@ -213,7 +214,7 @@ def test_commands_options_files_and_settings_in_hints_exist():
 def test_layers_in_hints_have_the_names_of_their_parameters():
     """`nn.Linear(inputs, outputs)`: names in the place of arguments are those of the parameters there."""
     wrong = []
-    for said, where in HINTS.items():
+    for said, where in hints().items():
         for name, arguments in calls(said):
             kind: Callable[..., Any] | None = (
                 getattr(nn, name.removeprefix("nn."), None) if name.startswith("nn.") else None

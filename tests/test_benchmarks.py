@@ -843,31 +843,6 @@ def test_a_row_of_a_kernel_that_is_no_more_is_of_an_earlier_text(tree):
     assert results.earlier(results.ResultFile(tree, {**meta, "kernels_hash": "other"}, (told,))) == [""]
 
 
-def test_the_test_run_names_stale_results_without_failing(monkeypatch, request):
-    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
-
-    class Reporter:
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def section(self, title, **options):
-            self.said.append(title)
-
-        write_line = section
-
-    option = SimpleNamespace(keyword="", markexpr="")
-    all_tests = SimpleNamespace(args_source=pytest.Config.ArgsSource.TESTPATHS, option=option)
-    for lines in ([], ["nvidia-h200/mlp.json: of kernels 1, today's are 2"]):
-        monkeypatch.setattr(results, "stale", lambda lines=lines: lines)
-        reporter = Reporter()
-        conftest.pytest_terminal_summary(reporter, all_tests)
-        assert reporter.said[1:] == lines
-        assert len(reporter.said) == (2 if lines else 0)
-    option.keyword = "gemm"  # of some tests alone, nothing is told
-    conftest.pytest_terminal_summary(reporter, all_tests)
-    assert len(reporter.said) == 2
-
-
 def test_the_documents_are_what_the_result_files_say():
     """But for the marks of rows that an edited kernel made old: the next report sets them."""
     found = report.written()

@@ -45,6 +45,11 @@ class Named(nn.Layer):
         return EVIL
 
 
+KINDS = (
+    "explanation", "verbose", "region", "selection", "diff", "wanted", "picture", "plan", "summary", "captured",
+)  # fmt: skip
+
+
 @cache
 def objects(evil: bool) -> dict[str, Printed]:
     """One of each kind, of a small model or of one whose names are hostile."""
@@ -58,7 +63,7 @@ def objects(evil: bool) -> dict[str, Printed]:
         model.add(nn.Linear(64, 128)).add(nn.ReLU()).add(nn.Linear(128, 10))
         told, other = (aicf.explain_for(model, name) for name in ("h200", "t4"))
     name = EVIL if evil else "gemm"
-    return {
+    made = {
         "explanation": told,
         "verbose": told.verbose(),
         "region": told.region(0),
@@ -70,6 +75,8 @@ def objects(evil: bool) -> dict[str, Printed]:
         "summary": model.summary(),
         "captured": CaptureReport("h200", (Segment(0, 1, 2), Segment(2, 2, 0, name)), 4096, (name,)),
     }
+    assert tuple(made) == KINDS
+    return made
 
 
 def printed(told: Printed, width: int, colour: bool) -> str:
@@ -97,7 +104,7 @@ def test_they_read_as_they_did(width, colour):
 @pytest.mark.spec("F5")
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("evil", [False, True], ids=["usual", "hostile"])
-@pytest.mark.parametrize("name", objects(False))
+@pytest.mark.parametrize("name", KINDS)
 def test_names_are_shown_and_colour_changes_nothing_but_colour(name, evil, width):
     told = objects(evil)[name]
     plain, coloured = printed(told, width, False), printed(told, width, True)

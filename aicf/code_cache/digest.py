@@ -83,10 +83,14 @@ class Description:
 
     def of(self, value: Any) -> bytes:
         kind = type(value)
-        if value is None or value is ... or kind in (bool, int, float, complex, str, bytes):
+        if kind in HASHED_ALIKE:
+            return _plain(value)
+        if kind is tuple:
+            return self.once(value, _tuple) if value else _plain(value)
+        if kind is float or kind is complex:
             return pack(kind.__name__, repr(value).encode())
-        if kind in (tuple, list):
-            return pack(kind.__name__, *map(self.of, value))
+        if kind is list:
+            return pack("list", *map(self.of, value))
         if isinstance(value, tuple):  # with names
             return pack("tuple", _qualified(kind), *map(self.of, value))
         if kind in (set, frozenset):
@@ -98,21 +102,17 @@ class Description:
         if kind is FunctionType:
             return self.function(value)
         if isinstance(value, enum.Enum):
-            return pack("enum", _qualified(kind), value.name.encode())
+            return _member(value)
         if isinstance(value, np.generic | np.ndarray) and not value.dtype.hasobject:
             return pack("array", repr((value.dtype.str, value.shape)).encode(), value.tobytes())
         if (described := getattr(kind, "described", None)) is not None:  # a value that says itself what it is
-            return self.itself(value, described)
+            return self.once(value, described)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return pack(
-                "record",
-                _qualified(kind),
-                *(self.of(getattr(value, f.name)) for f in dataclasses.fields(value)),
-            )
+            return self.once(value, _record)
         return self.callable(value)
 
-    def itself(self, value: Any, described: Callable[[Any, Description], bytes]) -> bytes:
-        """What a value says of itself, which is asked once: a body has its placeholders in many places."""
+    def once(self, value: Any, described: Callable[[Any, Description], bytes]) -> bytes:
+        """The description of a value that a body contains in many places, computed once."""
         if id(value) in self.placed:
             return self.placed[id(value)][1]
         before, self._comes_back = self._comes_back, False
@@ -172,7 +172,7 @@ class Description:
         cells = [self.of(cell.cell_contents) for cell in fn.__closure__ or ()]
         read = [(name, fn.__globals__[name]) for name in self.names(fn) if name in fn.__globals__]
         around = [pack(name, self.of(value), self._attributes(value, fn)) for name, value in read]
-        defaults = self.of((fn.__defaults__, fn.__kwdefaults__))
+        defaults = pack("tuple", self.of(fn.__defaults__), self.of(fn.__kwdefaults__))
         return pack("function", self.text(fn), defaults, pack("cells", *cells), *around)
 
     def text(self, fn: FunctionType) -> bytes:
@@ -203,6 +203,29 @@ class Portable(Description):
 
     def names(self, fn: FunctionType) -> Iterable[str]:
         return () if fn.__module__ == __name__ else sorted(globals_read(fn.__code__))
+
+
+# Of these types equal values print equally, unlike 0.0 and -0.0.
+HASHED_ALIKE = frozenset({type(None), type(...), bool, int, str, bytes})
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _plain(value: Any) -> bytes:
+    return pack("tuple") if value == () else pack(type(value).__name__, repr(value).encode())
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _member(value: enum.Enum) -> bytes:
+    return pack("enum", _qualified(type(value)), value.name.encode())
+
+
+def _tuple(value: tuple[Any, ...], description: Description) -> bytes:
+    return pack("tuple", *map(description.of, value))
+
+
+def _record(value: Any, description: Description) -> bytes:
+    fields = (description.of(getattr(value, f.name)) for f in dataclasses.fields(value))
+    return pack("record", _qualified(type(value)), *fields)
 
 
 def _qualified(value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,6 +182,7 @@ def summed_long(p: Product) -> RegionSpec:
     return p.then(given, *ops, *last, keep=("y", "h", "d", "s"))
 
 
+@functools.cache
 def sums(p: Product) -> dict[str, RegionSpec]:
     """Columns that are added up beside the product: of what leaves, and of what nobody else reads."""
     return {
@@ -189,6 +191,7 @@ def sums(p: Product) -> dict[str, RegionSpec]:
     }  # fmt: skip
 
 
+@functools.cache
 def regions(p: Product) -> dict[str, RegionSpec]:
     """Everything that an epilogue is made of."""
     made = {f"bias[{length}]": biased(p, length) for length in sorted({1, p.m, p.n})}

@@ -6,7 +6,7 @@ This folder has no `__init__.py`: a test package called `cuda` would hide NVIDIA
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,13 +115,13 @@ def fused(
     )
 
 
-def unaligned(cases: Iterable[Case]) -> list[Case]:
+def unaligned(cases: Iterable[Case]) -> Iterator[Case]:
     """Those whose variants take tensors that are aligned to one element only, so described."""
-    made = []
     for case in cases:
         tensors = tuple(replace(t, alignment=t.dtype.itemsize) for t in case.region.tensors)
-        made.append(replace(case, region=replace(case.region, tensors=tensors)))
-    return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]
+        made = replace(case, region=replace(case.region, tensors=tensors))
+        if VARIANTS[made.variant].supported(made.region, preset("h200")) is None:
+            yield made
 
 
 def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, trans_a: bool = False,

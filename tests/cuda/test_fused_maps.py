@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from drawn_sets import Lazily
 from fused_map_cases import (
     FLAT,
     LARGE,
@@ -310,7 +311,7 @@ def test_special_values(gpu, case):  # noqa: F811
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", unaligned(SMALL), ids=str)
+@pytest.mark.parametrize("case", Lazily(lambda: unaligned(SMALL)), ids=str)
 def test_unaligned_pointers(gpu, case):  # noqa: F811
     operands = operands_for(case)
     assert_close(case, launch_case(gpu, case, operands.memory, shift=1), reference(case, operands.arrays))

@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from drawn_sets import Lazily
 from fused_gemm_cases import Product, case_of, residual
 from gemv_cases import MMA, SIMT, TYPES, WARPS, cases
 from kernel_cases import (
@@ -318,8 +319,13 @@ def test_warps_refuse_what_does_not_lie_along_k():
 @pytest.mark.spec("A12", "D9", "D10")
 @pytest.mark.parametrize(
     "case",
-    [c for t in TYPES for v in (SIMT, WARPS) for c in cases(v, t)]
-    + [c for t in (f16, bf16) for c in cases(MMA, t)],
+    Lazily(
+        lambda: (
+            c
+            for t, v in (*itertools.product(TYPES, (SIMT, WARPS)), (f16, MMA), (bf16, MMA))
+            for c in cases(v, t)
+        )
+    ),
     ids=str,
 )
 def test_agrees_with_numpy(gpu, case):  # noqa: F811

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 nbformat = pytest.importorskip("nbformat", reason="notebooks are run by nbclient, which is not installed")
 pytest.importorskip("nbclient")
-pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
 ROOT = Path(__file__).parents[3]
 if not (ROOT / "tools" / "notebooks.py").exists():

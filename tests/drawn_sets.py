@@ -1,0 +1,115 @@
+"""A draw of parameter sets: which of those of a test that is marked `sample` run. docs/testing.md describes the mark and the pools."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from draws.seeds import run_seed
+
+POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}  # how many tests of each run
+
+
+def selects(config: pytest.Config) -> bool:
+    """Whether the command line names tests, such that a draw comes after its selection: a set that it names runs."""
+    option = config.option
+    failed = getattr(option, "lf", False)
+    return bool(option.keyword or option.markexpr or failed or any("::" in arg for arg in config.args))
+
+
+def names_files(config: pytest.Config) -> bool:
+    """Whether the command line names files: all of their tests in pools run, each with its drawn sets."""
+    return any(".py" in arg for arg in config.args)
+
+
+def is_drawn(mark: pytest.Mark | None, on_gpu: bool) -> bool:
+    """Tests for a GPU run all their sets there, except where their mark says `gpu=True`."""
+    return mark is not None and bool(mark.kwargs.get("gpu") or not on_gpu)
+
+
+def _always(mark: pytest.Mark) -> Callable[..., bool]:
+    return mark.kwargs.get("always", lambda **params: False)
+
+
+def drawn(mark: pytest.Mark, name: str, sets: Iterable[tuple[Any, dict[str, Any]]]) -> tuple[set, set]:
+    """Of (key, parameters) of one test: the keys that are drawn, and those that always run. The seed of the run and the test's name
+    decide, so that every process of a run draws the same."""
+    sets = list(sets)
+    draw, each, always = random.Random(f"{name} {run_seed()}"), mark.kwargs.get("each"), _always(mark)
+    parts: dict[int | None, list[Any]] = {}
+    for key, params in sets:
+        parts.setdefault(id(params[each]) if each else None, []).append(key)
+    chosen = {key for part in parts.values() for key in draw.sample(part, min(mark.args[0], len(part)))}
+    return chosen, {key for key, params in sets if always(**params)}
+
+
+class Lazily:
+    """Sets of parameters that a function builds when tests are created of them: one alone where tests for a GPU are skipped."""
+
+    def __init__(self, build: Callable[[], Iterable[Any]]) -> None:
+        self.build = build
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.build())
+
+
+class SampledSets:
+    """A plugin that leaves sets of parameters out: before items are created of them, where the command line selects no tests; else of the
+    items that it selects."""
+
+    def __init__(self) -> None:
+        self.always: set[str] = set()  # ids of items that run although their pool's test is not drawn
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc):
+        yield
+        definition = metafunc.definition
+        mark = definition.get_closest_marker("sample")
+        if mark is None or selects(metafunc.config):
+            return
+        calls, of_gpu = metafunc._calls, definition.get_closest_marker("gpu") is not None
+        groups = [c for c in calls if is_drawn(mark, of_gpu or any(m.name == "gpu" for m in c.marks))]
+        chosen, always = drawn(mark, definition.name, ((id(c), c.params) for c in groups))
+        left_out = {id(c) for c in groups} - chosen - always
+        self.always |= {f"{definition.nodeid}[{c.id}]" for c in groups if id(c) in always}
+        calls[:] = [c for c in calls if id(c) not in left_out]
+
+    @pytest.hookimpl(trylast=True)  # after -k and -m
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        groups: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            if is_drawn(item.get_closest_marker("sample"), "gpu" in item.keywords):
+                groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        left_out: set[str] = set()
+        if selects(config):
+            for group in groups.values():
+                left_out |= self._beyond_draw(group)
+        if not names_files(config):
+            left_out |= self._beyond_pools(groups)
+        if left_out:
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+            items[:] = [item for item in items if item.nodeid not in left_out]
+
+    def _beyond_draw(self, group: list[pytest.Item]) -> set[str]:
+        """Of selected items of one test, those that are not drawn."""
+        mark, name = group[0].get_closest_marker("sample"), getattr(group[0], "originalname", group[0].name)
+        sets = [(item.nodeid, item.callspec.params if hasattr(item, "callspec") else {}) for item in group]
+        chosen, always = drawn(mark, name, sets)
+        self.always |= always
+        return {item.nodeid for item in group} - chosen - always
+
+    def _beyond_pools(self, groups: dict[str, list[pytest.Item]]) -> set[str]:
+        """The items of tests of pools that are not drawn, except those that always run."""
+        pools: dict[str, list[str]] = {pool: [] for pool in POOLS}
+        for test, group in groups.items():
+            if pool := group[0].get_closest_marker("sample").kwargs.get("pool"):
+                pools[pool].append(test)
+        left_out: set[str] = set()
+        for pool, tests in pools.items():
+            undrawn = random.Random(f"{pool} {run_seed()}").sample(
+                sorted(tests), max(0, len(tests) - POOLS[pool])
+            )
+            left_out |= {item.nodeid for test in undrawn for item in groups[test]}
+        return left_out - self.always

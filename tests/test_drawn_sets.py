@@ -1,0 +1,100 @@
+"""Parameter sets are drawn before their tests are created: as many as the mark says, the same for a seed, and none that the user names is missing."""
+
+from __future__ import annotations
+
+import drawn_sets
+import numpy as np
+import pytest
+
+MODULE = """
+import pytest
+
+@pytest.mark.sample({some})
+@pytest.mark.parametrize("b", range(7))
+@pytest.mark.parametrize("a", "xyz")
+def test_some(a, b): ...
+
+@pytest.mark.sample({each}, each="a")
+@pytest.mark.parametrize("b", range(7))
+@pytest.mark.parametrize("a", "xyz")
+def test_each(a, b): ...
+
+@pytest.mark.sample(1, always=lambda a: a % 5 == 0)
+@pytest.mark.parametrize("a", range(20))
+def test_always(a): ...
+
+@pytest.mark.parametrize("a", range(3))
+def test_all(a): ...
+
+class TestOfPool:
+    @pytest.mark.sample(2, pool="simulated", always=lambda a: a == 4)
+    @pytest.mark.parametrize("a", range(5))
+    def test_one(self, a): ...
+
+    @pytest.mark.sample(2, pool="simulated", always=lambda a: a == 4)
+    @pytest.mark.parametrize("a", range(5))
+    def test_two(self, a): ...
+"""
+POOL = "TestOfPool::"
+
+
+@pytest.fixture
+def collected(tmp_path, monkeypatch):
+    """What a run with a seed and these arguments collects, as names; `created`: how many items there were before any was left out."""
+    rng = np.random.default_rng(int.from_bytes(drawn_sets.run_seed().encode(), "little"))
+    some, each = (int(n) for n in rng.integers(1, 5, 2))
+    (tmp_path / "test_it.py").write_text(MODULE.format(some=some, each=each))
+    monkeypatch.chdir(tmp_path)
+
+    def collect(seed: str, *args: str) -> list[str]:
+        class Recorder:
+            @pytest.hookimpl(tryfirst=True)
+            def pytest_collection_modifyitems(self, items):
+                collect.created = len(items)
+
+            def pytest_collection_finish(self, session):
+                self.names = [item.nodeid.partition("::")[2] for item in session.items]
+
+        monkeypatch.setattr(drawn_sets, "run_seed", lambda: seed)
+        recorder, common = Recorder(), ["--collect-only", "--rootdir=.", "-p", "no:terminal"]
+        common += ["-p", "no:cacheprovider", "--import-mode=importlib"]
+        plugins = [drawn_sets.SampledSets(), recorder]
+        assert pytest.main([*common, *(args or ["."])], plugins=plugins) == 0
+        return recorder.names
+
+    collect.some, collect.each = some, each
+    return collect
+
+
+def of(test: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(f"{test}[")]
+
+
+def test_as_many_run_as_the_mark_says_and_no_others_are_created(collected):
+    names = collected("one")
+    assert len(of("test_some", names)) == collected.some
+    per_value = [sum(f"[{a}-" in name for name in of("test_each", names)) for a in "xyz"]
+    assert per_value == [collected.each] * 3
+    assert {f"test_always[{a}]" for a in (0, 5, 10, 15)} <= set(names) and len(of("test_always", names)) <= 5
+    assert len(of("test_all", names)) == 3
+    ones, twos = (of(f"{POOL}test_{which}", names) for which in ("one", "two"))
+    undrawn, drawn = sorted((ones, twos), key=len)
+    assert undrawn == [undrawn[0].partition("[")[0] + "[4]"], (
+        "its pool draws another test; what always runs, runs"
+    )
+    assert len(drawn) in (2, 3)
+    assert collected.created <= len(names) + 2, "at most the drawn sets of the test that its pool leaves out"
+
+
+def test_a_seed_draws_the_same_again_and_others_draw_others(collected):
+    assert collected("one") == collected("one")
+    assert len({tuple(collected(seed)) for seed in "abcd"}) > 1
+
+
+@pytest.mark.parametrize("seed", ["one", "two"])
+def test_what_the_user_names_runs(collected, seed):
+    for name in ("test_some[x-0]", "test_some[z-6]", "test_always[13]", f"{POOL}test_one[1]"):
+        assert collected(seed, f"test_it.py::{name}") == [name]
+    assert collected(seed, "-k", "test_always and 13") == ["test_always[13]"]
+    assert len(collected(seed, "-k", "test_some")) == collected.some
+    assert len({name.partition("[")[0] for name in collected(seed, "test_it.py") if POOL in name}) == 2
