@@ -20,6 +20,7 @@ from draws.gradients import draw as draw_gradient
 from draws.layouts import LAYOUTS, laid, poisoned, strayed
 from draws.seeds import VARIABLE, rng, run_seed, seeded
 
+import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
@@ -143,6 +144,14 @@ def test_a_program_s_gradient_that_is_wrong_is_found(monkeypatch):
         schema_of("square"), "gradient_fn", lambda emit, dy, x: emit.mul(dy, x)
     )  # without the factor 2
     assert any("gradient of" in (training.check(c) or "") for c in cases)
+
+
+def test_programs_that_are_trained_have_gradients():
+    """The loss of each draw is differentiated; nothing is compiled for the host."""
+    cases = [c for n in range(30) if (c := training.draw(rng("trained", n))) is not None]
+    for case in cases:
+        aicf.compile(training.Trained(case.program), "grad", device="cpu", loss=training.MeanOfSquares())
+    assert cases
 
 
 def test_every_kind_draws_and_has_a_script():

@@ -34,10 +34,20 @@ class Host:
     def run(
         self, variant: KernelVariant, region: RegionSpec, operands: list[Laid], results: list[Laid]
     ) -> list[Laid] | None:
-        """The results after a run; None if the kernel exchanges data between ranks."""
+        """The results after a run; None if the kernel exchanges data between ranks, or nothing runs on this device."""
         built = variant.build(region, self.spec)
-        if isinstance(built, Collective):
-            return None
+        return (
+            None if isinstance(built, Collective) else self.launch(variant, region, built, operands, results)
+        )
+
+    def launch(
+        self,
+        variant: KernelVariant,
+        region: RegionSpec,
+        built: Any,
+        operands: list[Laid],
+        results: list[Laid],
+    ) -> list[Laid] | None:
         built.function([o.array for o in operands], [r.array for r in results])
         return results
 
@@ -51,14 +61,17 @@ class Cuda(Host):
         self.runtime = runtime("cuda")
         self.spec = self.runtime.spec
 
-    def run(
-        self, variant: KernelVariant, region: RegionSpec, operands: list[Laid], results: list[Laid]
+    def launch(
+        self,
+        variant: KernelVariant,
+        region: RegionSpec,
+        built: Any,
+        operands: list[Laid],
+        results: list[Laid],
     ) -> list[Laid] | None:
         from aicf.cuda_kernels.compiler import engine
 
-        built, on = variant.build(region, self.spec), self.runtime
-        if isinstance(built, Collective):
-            return None
+        on = self.runtime
         memories = {id(t.memory): on.allocate(max(t.memory.nbytes, 1)) for t in (*operands, *results)}
         for t in (*operands, *results):
             on.copy(memories[id(t.memory)].ptr, t.memory.ctypes.data, t.memory.nbytes)
@@ -85,14 +98,16 @@ class Dry(Host):
     def __init__(self) -> None:
         self.spec = preset("h200")
 
-    def run(
-        self, variant: KernelVariant, region: RegionSpec, operands: list[Laid], results: list[Laid]
+    def launch(
+        self,
+        variant: KernelVariant,
+        region: RegionSpec,
+        built: Any,
+        operands: list[Laid],
+        results: list[Laid],
     ) -> list[Laid] | None:
         from aicf.cuda_kernels.compiler import engine
 
-        built = variant.build(region, self.spec)
-        if isinstance(built, Collective):
-            return None
         assert variant.query_workspace(region, self.spec) >= 0
         for launch in built:
             engine.configuration(launch)

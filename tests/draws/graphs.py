@@ -278,14 +278,8 @@ class _Drawer:
                 for most in (5, 5, 3)
             )
             if all(d + lo + hi >= 2 for d, lo, hi in zip(self.pool[x].v.shape, low, high)):
-                self.add(
-                    "pad",
-                    x,
-                    value=self.of([0.0, 1.5]),
-                    low=tuple(low),
-                    high=tuple(high),
-                    interior=tuple(interior),
-                )
+                sizes = {"low": tuple(low), "high": tuple(high), "interior": tuple(interior)}
+                self.add("pad", x, value=self.of([0.0, 1.5]), **sizes)
 
     def _concatenate(self) -> None:
         if x := self.pick(lambda v: v.ndim > 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 
-from .functions import Function, Given, Statement, names_in, numbers, smaller
+from .functions import Drawer, Function, Given, compared, numbers, off, outcome, smaller
 
 __all__ = ["NAME", "NAMES", "argument", "check", "draw", "script", "smaller"]
 
@@ -69,37 +70,16 @@ def unary() -> list[str]:
 
 
 LEFT_OUT = {
-    "save",
-    "savez",
-    "load",
-    "empty",
-    "empty_like",
-    "printoptions",
-    "set_printoptions",
-    "get_printoptions",
-    "fromfile",
-    "frombuffer",
-    "from_dlpack",
-    "initializers",
-}
+    "save", "savez", "load", "empty", "empty_like", "printoptions", "set_printoptions", "get_printoptions",
+    "fromfile", "frombuffer", "from_dlpack", "initializers",
+}  # fmt: skip
 
 
-class _Drawer:
-    def __init__(self, rng: np.random.Generator, dtype: str) -> None:
-        self.rng, self.dtype, self.seed = rng, dtype, int(rng.integers(2**31))
-        self.extents = [int(n) for n in rng.choice(EXTENTS, 3)]
-        self.given: list[Given] = []
-        self.body: list[Statement] = []
-        self.values: dict[str, Any] = {}
+class _Drawer(Drawer):
+    language = "jax_functions"
 
-    def of(self, choices: Any) -> Any:
-        return choices[int(self.rng.integers(len(choices)))]
-
-    def fresh(self, shape: Any, kind: str = "float", below: int = 0) -> str:
-        g = Given(f"x{len(self.given)}", tuple(shape), kind, below)
-        self.given.append(g)
-        self.values[g.name] = typed(g, self.dtype)
-        return g.name
+    def value(self, g: Given) -> Any:
+        return typed(g, self.dtype)
 
     def pick(self) -> str:
         found = [n for n, v in self.values.items() if str(v.dtype) == self.dtype]
@@ -108,32 +88,16 @@ class _Drawer:
     def add(self, text: str) -> None:
         """A statement, if JAX can trace it."""
         value = traced(text, self.values)
-        if (
-            value is None
-            or value.size > LARGEST
-            or value.ndim > 5
-            or jnp.issubdtype(value.dtype, jnp.complexfloating)
-        ):
-            return
-        name = f"t{len(self.body)}"
-        self.body.append(Statement(name, text, names_in(text)))
-        self.values[name] = value
+        complex_ = value is not None and jnp.issubdtype(value.dtype, jnp.complexfloating)
+        if value is not None and value.size <= LARGEST and value.ndim <= 5 and not complex_:
+            self.record(text, value)
 
     def step(self) -> None:
         x = self.pick()
         shape = list(self.values[x].shape)
         rank = len(shape)
-        d = int(self.rng.integers(-max(rank, 1), max(rank, 1)))
-        n = self.of(self.extents)
-        drop = int(self.rng.integers(0, rank + 1))
-        like = self.of(
-            [m for m, v in self.values.items() if v.shape == tuple(shape) and str(v.dtype) == self.dtype]
-        )
-        y = (
-            like
-            if self.rng.random() < 0.5
-            else self.fresh(1 if self.rng.random() < 0.3 else s for s in shape[drop:])
-        )
+        d, n, like = self.axis(x), self.of(self.extents), self.like(x)
+        y = like if self.rng.random() < 0.5 else self.broadcast(x)
         f = self.of(unary())
         texts = [
             f"{f}({x})",
@@ -170,26 +134,13 @@ class _Drawer:
 
 def draw(rng: np.random.Generator, where: str = "cpu") -> Function | None:
     """A function of up to 10 statements."""
-    drawer, count = _Drawer(rng, str(rng.choice(TYPES, p=[0.7, 0.15, 0.15]))), int(rng.integers(1, 11))
-    drawer.fresh(drawer.of(drawer.extents) for _ in range(int(rng.integers(0, 4))))
-    for _ in range(8 * count):
-        if len(drawer.body) >= count:
-            break
-        drawer.step()
-    body = tuple(drawer.body)
-    read = {n for s in body for n in s.reads}
-    returned = tuple(s.name for s in body if s.name not in read)
-    made = Function(
-        "jax_functions",
-        drawer.dtype,
-        tuple(drawer.given),
-        body,
-        returned,
-        bool(rng.random() < 0.5),
-        False,
-        drawer.seed,
+    drawer, count = (
+        _Drawer(rng, str(rng.choice(TYPES, p=[0.7, 0.15, 0.15])), EXTENTS),
+        int(rng.integers(1, 11)),
     )
-    return made.having(body, returned)
+    drawer.fresh(drawer.of(drawer.extents) for _ in range(int(rng.integers(0, 4))))
+    drawer.steps(count)
+    return drawer.function(gradient=0.5)
 
 
 def check(case: Function, where: str = "cpu") -> str | None:
@@ -198,20 +149,16 @@ def check(case: Function, where: str = "cpu") -> str | None:
 
     f = case.function()
     call = _with_gradients(f, case) if case.gradient else f
-    want = outcome(jax.jit(call), case.arguments())
+    want = outcome(partial(results, jax.jit(call), case.arguments()))
     with jax.enable_x64(True):
-        exact = outcome(jax.jit(call), case.arguments("float64"))
-    got = outcome(aicf.jax.jit(call), case.arguments())
-    if isinstance(want, str):
-        return None if isinstance(got, str) else f"raises: {want} by jax.jit, and nothing by aicf"
-    if isinstance(got, str):
-        return f"raises: {got}"
-    if isinstance(exact, str):
-        return None
-    for n, (a, b, e) in enumerate(zip(got, want, exact)):
-        if said := difference(a, b, e):
-            return f"result {n}: {said}"
-    return None
+        exact = outcome(partial(results, jax.jit(call), case.arguments("float64")))
+    got = outcome(partial(results, aicf.jax.jit(call), case.arguments()))
+    return compared(got, want, exact, "by jax.jit", difference)
+
+
+def results(f: Any, args: list[Any]) -> dict[str, np.ndarray]:
+    """Results by name, gradients among them."""
+    return {f"result {n}": np.asarray(y) for n, y in enumerate(f(*args))}
 
 
 def _with_gradients(f: Any, case: Function) -> Any:
@@ -228,34 +175,15 @@ def _with_gradients(f: Any, case: Function) -> Any:
     return lambda *args: (*f(*args), *jax.grad(total, floats)(*args)) if floats else f(*args)
 
 
-def outcome(f: Any, args: list[Any]) -> list[np.ndarray] | str:
-    """Results; what was raised instead."""
-    try:
-        return [np.asarray(y) for y in f(*args)]
-    except Exception as error:
-        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-
-
 def difference(got: np.ndarray, want: np.ndarray, exact: np.ndarray) -> str | None:
     """Of one array."""
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"{got.dtype} {got.shape}, expected {want.dtype} {want.shape}"
-    a, b, e = (x.astype(np.float64) if x.dtype.kind != "c" else x for x in (got, want, exact))
+    a, b, e = (x.astype(np.float64) for x in (got, want, exact))
     if not jnp.issubdtype(want.dtype, jnp.floating):
-        bad = (a != b) & (b == e)
-        allowed = 0.0
-    else:
-        finite = np.isfinite(b) & np.isfinite(e)
-        noise = float(np.abs(b - e)[finite].max(initial=0.0))
-        scale, info = float(np.abs(b)[finite].max(initial=0.0)), jnp.finfo(want.dtype)
-        allowed = 10 * noise + 8 * float(info.eps) * scale + float(info.tiny)
-        agreed = finite | (b == e) | np.isnan(b) & np.isnan(e)
-        with np.errstate(invalid="ignore"):
-            bad = agreed & ~(np.abs(a - b) <= allowed) & ~((a == b) | np.isnan(a) & np.isnan(b))
-    if not bad.any():
-        return None
-    at = tuple(int(n) for n in np.argwhere(bad)[0])
-    return f"{list(at)} is {a[at]:.9g}, expected {b[at]:.9g} within {allowed:.3g}; {int(bad.sum())} of {bad.size} differ"
+        return off(a, b, e, 0.0, 0.0)
+    info = jnp.finfo(want.dtype)
+    return off(a, b, e, 8 * float(info.eps), float(info.tiny))
 
 
 def script(case: Function, where: str = "cpu") -> str:

@@ -23,7 +23,13 @@ LEFT_OUT = (
     "Scan", "Constant", "Regex", "ImageDecoder", "Cast", "QLinear", "Quantize", "Dequantize", "DynamicQuantize",
     "TfIdf", "LabelEncoder", "ConvInteger", "MatMulInteger", "SplitTo", "Unique", "NonMax", "Resize", "Upsample",
     "RoiAlign", "MaxRoi", "Det", "MelWeight", "Window", "STFT", "DFT", "GridSample", "DeformConv", "Col2Im",
+    "GlobalMaxPool",  # the reference reduces the last axis and one before the spatial ones, whatever the rank
 )  # fmt: skip
+# integers that are 0 or 1; what another number means is not defined
+FLAGS = {
+    "keepdims", "fmod", "select_last_index", "noop_with_empty_axes", "exclusive", "reverse", "ceil_mode", "count_include_pad", "storage_order",
+    "transA", "transB", "largest", "sorted", "align_corners", "upper", "allowzero", "detect_negative", "detect_positive", "training_mode",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ class _Drawer:
     def attribute(self, a: Any, x: np.ndarray) -> Any:
         kinds = onnx.defs.OpSchema.AttrType
         if a.type == kinds.INT:
-            return int(self.of([0, 1, -1, 2, 3]))
+            return int(self.of([0, 1] if a.name in FLAGS else [0, 1, -1, 2, 3]))
         if a.type == kinds.FLOAT:
             return float(self.of(FLOATS))
         if a.type == kinds.INTS:

@@ -11,11 +11,12 @@ import numpy as np
 
 import aicf
 from aicf import nn
+from aicf.ops.schema import schema_of
 from aicf.types import DType
 
 from . import graphs
 from .graphs import LOOSE, unfused
-from .programs import Program, program_script, simpler
+from .programs import IN_PLACE, Program, Step, program_script, simpler
 
 NAME, DEVICES = "training", ("cpu", "cuda")
 STEPS = 1e-4, 2e-5
@@ -66,11 +67,17 @@ class Trained:
         return self.program.emit(ctx, {**inputs, **made})
 
 
+def differentiable(step: Step) -> bool:
+    """Whether the op has a gradient rule, or is emitted as other ops; what writes in place has none."""
+    schema = schema_of(step.kind)
+    return step.kind not in IN_PLACE and (schema.gradient_fn is not None or schema.instead_fn is not None)
+
+
 def draw(rng: np.random.Generator, where: str = "cpu") -> TrainingCase | None:
     """A program of f32 up to ten steps; None if nothing of it can be trained."""
     made: Program | None = graphs.drawn(int(rng.integers(2**31)), 10)
-    while made and (written := next((s.name for s in made.steps if s.kind in graphs.IN_PLACE), "")):
-        made = made.without(written)
+    while made and (dropped := next((s.name for s in made.steps if not differentiable(s)), "")):
+        made = made.without(dropped)
     if made is None:
         return None
     types: dict[str, DType] = {}
