@@ -61,7 +61,7 @@ def test_the_first_of_equals_and_the_first_nan(dtype, how):
     np.testing.assert_array_equal(found(many, how), PLACES[how](wide(many), 1))
 
 
-@pytest.mark.sample(1, each="dtype")
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("how", PLACES)
 @pytest.mark.parametrize("dtype", [i32, u32, i16, u16, i8, u8], ids=str)
 def test_integers_from_the_least_to_the_greatest(dtype, how):

@@ -58,7 +58,7 @@ def test_codes_are_packed_as_they_are_read():
 # --- what is computed -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1, each="bits")
+@pytest.mark.sample(1, each="bits", pool="on the host")
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

@@ -47,7 +47,7 @@ def named(case: Case) -> str:
     return f"{case.variant} {case.region.results[0].dtype}"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("F3", "F2")
 @pytest.mark.parametrize("case", FIRST, ids=named)
 def test_every_kernel_waits_before_it_touches_memory(case):

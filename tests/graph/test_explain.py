@@ -124,6 +124,7 @@ def paragraphs(explanation) -> str:
 
 
 @pytest.mark.spec("F5")
+@pytest.mark.sample(1, each="everything")
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("everything", [False, True], ids=["short", "verbose"])
 def test_regions_are_told_in_full_at_any_width(width, everything):

@@ -17,6 +17,7 @@ from aicf.dispatch import KernelLoader, default_registry
 from aicf.errors import AicfError, VerifyError
 from aicf.graph.run.executor import Executor
 from aicf.ir import KEPT
+from examples import examples
 
 from .chains import model_of
 from .interpret import by_ops
@@ -140,7 +141,7 @@ def check(text: str, program: aicf.Program, feed: dict[str, np.ndarray]) -> bool
 
 
 @pytest.mark.spec("B14")
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_changed_plan_is_refused_or_does_what_it_says(data):
     program, feed = programs()[data.draw(st.integers(0, 2))]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 from registry.synthetic import kernel, registry_of
 
 import aicf
@@ -25,6 +26,7 @@ from aicf.registry.registry import KernelRegistry
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject
 from aicf.types import reshaped_strides, row_major
+from examples import EVERYTHING
 
 from .chains import graph_of, model_of, planned
 
@@ -410,17 +412,18 @@ def by_default(region):
                 kernel("cpu.any.v1", reject=by_default, masked=True),
                 kernel("cpu.made_up.v1", "attention", strided=True),
             ),
-            20,
+            10,
         ),
-        ((kernel("cpu.any.v1", strided=True, masked=True),), 80),
+        ((kernel("cpu.any.v1", strided=True, masked=True),), 60),
     ],
     ids=["attention takes strides", "all ops do"],
 )
-def test_random_programs_of_views(variants, least):
+def test_random_programs_of_views(variants, least, request):
     registry, strided = registry_of(*variants), 0
     x = np.random.default_rng(2).normal(size=(2, 3, 4, 4)).astype(np.float32)
     executor = Executor(runtime("cpu"), KernelLoader(registry, runtime("cpu")))
-    for seed in range(120):
+    seeds = rng(request.node.nodeid).integers(2**31, size=120 if EVERYTHING else 30)
+    for seed in map(int, seeds):
         graph = graph_of(_Drawn(seed), shape=x.shape)
         plan, _, _ = planned(graph, registry)
         assert ExecPlan.from_json(plan.to_json()) == plan
@@ -431,7 +434,7 @@ def test_random_programs_of_views(variants, least):
             (slot,) = [s for s in plan.outputs if s.name == name]
             got = bound.tensors[slot.vid].numpy()
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=f"{seed} {name}")
-    assert strided > least
+    assert strided > least * len(seeds) / 120
 
 
 @pytest.mark.spec("A7")

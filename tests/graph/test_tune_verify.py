@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 from ops import sampling
 from registry.synthetic import kernel, region, registry_of
 
@@ -13,6 +14,7 @@ from aicf.graph.tune.verify import Trial
 from aicf.ops.schema import DISCONTINUOUS, schema_of
 from aicf.rows import RegionSpec
 from aicf.types import DType, OpKind, TensorDesc
+from examples import EVERYTHING
 
 from .tuning_support import RELU, error, nan, spoiled, tuned
 
@@ -106,25 +108,25 @@ CASES = [
 
 
 @pytest.mark.spec("A7")
-def test_honest_arithmetic_of_every_op_in_every_type_passes():
+def test_honest_arithmetic_of_every_op_in_every_type_passes(request):
     """The reference in the tensors' own types is right; the same with one element off is not, where a result is smooth."""
-    rng = np.random.default_rng()
-    checked = 0
-    for schema, sample, dtype in CASES:
+    draw, checked = rng(request.node.nodeid), 0
+    some = draw.permutation(len(CASES))[:: 1 if EVERYTHING else 3]
+    for schema, sample, dtype in [CASES[i] for i in some]:
         r = region_of(schema, sample, dtype)
         if not any(t.numel for t in r.results):
             continue
-        trial = Trial.draw(r, rng)
+        trial = Trial.draw(r, draw)
         assert trial.fault(trial.apart) is None, (schema.name, sample, dtype)
         assert trial.fault([e.astype(t.dtype.numpy) for e, t in zip(trial.exact, r.results)]) is None, (
             schema.name
         )
         if DISCONTINUOUS not in schema.traits and r.results[0].dtype is DType.f32 and r.results[0].numel:
             off = np.array(np.nan_to_num(trial.apart[0]), order="C")  # so that reshape is no copy
-            off.reshape(-1)[rng.integers(off.size)] += 0.02 * (1 + np.abs(off).max())
+            off.reshape(-1)[draw.integers(off.size)] += 0.02 * (1 + np.abs(off).max())
             assert trial.fault([off, *trial.apart[1:]]), (schema.name, sample)
             checked += 1
-    assert checked > 50
+    assert checked > len(some) // 40
 
 
 def region_of(schema, sample, dtype) -> RegionSpec:
