@@ -43,6 +43,7 @@ def trained(model, call, images, labels):
     return {**state, "logits": logits.double()}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)
