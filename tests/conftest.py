@@ -20,6 +20,7 @@ from aicf.device.runtime import cuda_missing
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 sys.path.append(str(Path(__file__).parent))  # for `draws`, wherever tests begin
 
+from costs import Costs
 from drawn_sets import SampledSets
 from draws.seeds import VARIABLE, run_number, run_seed
 from hypothesis import core as hypothesis_core
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     their own, and tests of what is compiled compile it."""
     if not EVERYTHING:
         config.pluginmanager.register(SampledSets())
+    config.pluginmanager.register(Costs())
     if hasattr(config, "workerinput"):
         return  # it inherits what the first process has set
     config.pluginmanager.register(Failures(config))
