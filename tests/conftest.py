@@ -9,10 +9,13 @@ import gc
 import itertools
 import json
 import os
+import random
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aicf.device.runtime import cuda_missing
@@ -28,6 +31,19 @@ from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
 
 os.environ[VARIABLE] = run_seed()  # workers and processes that tests start draw the same
 hypothesis_core.global_force_seed = run_number()  # unless --hypothesis-seed is another
+
+
+def _repeatable(create: Callable[..., np.random.Generator]) -> Callable[..., np.random.Generator]:
+    """A generator without a seed of its own takes one from `random`, which is seeded for each test."""
+
+    @functools.wraps(create)
+    def default_rng(seed: object = None) -> np.random.Generator:
+        return create(random.getrandbits(128) if seed is None else seed)
+
+    return default_rng
+
+
+np.random.default_rng = _repeatable(np.random.default_rng)
 ROWS_FILE = os.environ.get("AICF_SPEC_REPORT")  # `make spec` collects (row, test, outcome) here
 
 # Processes that test side by side have a core each; a BLAS with as many threads as there are cores makes them wait for each
@@ -131,6 +147,7 @@ def _tell_rows(item: pytest.Item, outcome: str) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _tell_rows(item, "started")  # a process that dies here has failed
+    random.seed(f"{run_seed()} {item.nodeid}")  # so that what a test draws is drawn again
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import drawn_sets
 import numpy as np
 import pytest
@@ -98,3 +100,15 @@ def test_what_the_user_names_runs(collected, seed):
     assert collected(seed, "-k", "test_always and 13") == ["test_always[13]"]
     assert len(collected(seed, "-k", "test_some")) == collected.some
     assert len({name.partition("[")[0] for name in collected(seed, "test_it.py") if POOL in name}) == 2
+
+
+def test_generators_without_a_seed_draw_the_same_again():
+    """conftest.py seeds `random` for each test, by the run's seed and the test's name; NumPy's generators follow."""
+
+    def drawn(seed: str) -> list[int]:
+        random.seed(seed)
+        return [random.randrange(2**32), *(int(np.random.default_rng().integers(2**40)) for _ in range(2))]
+
+    assert drawn("one") == drawn("one") != drawn("other")
+    assert len(set(drawn("one"))) == 3
+    assert np.random.default_rng(7).integers(2**40) == np.random.default_rng(7).integers(2**40)

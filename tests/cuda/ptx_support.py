@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -84,9 +85,7 @@ class OnModel:
     def __call__(self, launch: Launch, r: RegionSpec, arrays: list[np.ndarray]) -> np.ndarray:
         out = np.zeros(r.results[0].numel, r.results[0].dtype.numpy)
         out.view(np.uint8)[...] = 0xFF
-        Machine(np.random.SeedSequence().entropy % 2**32).launch(
-            launch, [x.reshape(-1) for x in arrays], [out]
-        )
+        Machine(random.randrange(2**32)).launch(launch, [x.reshape(-1) for x in arrays], [out])
         return out.reshape(r.results[0].shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 
 import numpy as np
 import pytest
@@ -62,7 +63,8 @@ TINY = DeviceSpec(
 
 
 def fresh_seed() -> int:
-    return np.random.SeedSequence().entropy % 2**32  # in a failure's traceback
+    """Another one for each call; the run's seed and the running test draw the same again (conftest.py seeds `random` for each test)."""
+    return random.randrange(2**32)
 
 
 # --- what they take ---------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def gradient_case(q, k, bias, **asked):
     )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("least", [np.finfo(np.float32).min, -1e9, -np.inf])
 def test_a_query_whose_keys_all_are_masked_has_no_gradient(least):

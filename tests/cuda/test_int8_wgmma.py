@@ -85,7 +85,7 @@ SIZES: list[Any] = [(whole, (72, 136, 200)), (whole, (61, 53, 29)), (whole, (64,
                     (residual, (72, 72, 72)), (residual, (61, 131, 100))]  # fmt: skip
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("types", SIGNS, ids=str)
 @pytest.mark.parametrize("make, sizes", SIZES)
 @pytest.mark.parametrize("t", [LITTLE, TWO, PINGPONG], ids=str)
@@ -130,6 +130,7 @@ def test_compiles_without_spills_or_serialized_products(t, then, types):
 # --- on other GPUs ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("ta, tb", [(False, False), (True, True)])
 @pytest.mark.parametrize("make", [whole, scaled, residual])
 def test_before_hopper_a_thread_has_an_element(make, ta, tb):

@@ -72,7 +72,7 @@ HOST = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(2, pool="on the host")
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A12", "F2", "D5")
 @pytest.mark.parametrize("r, pattern", HOST, ids=str)
 def test_sums_by_sorted_indices_agree_with_numpy_and_repeat(r, pattern):
