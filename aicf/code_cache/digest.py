@@ -7,13 +7,14 @@ Python, NumPy, numba and the rest of `LIBRARIES`, are known by their names.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import enum
 import functools
 import importlib.metadata
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dis import opmap
 from hashlib import blake2b
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .source import source
+from .source import Import, outline
 
 # Packages whose functions are what they are: no part of a kernel's source.
 LIBRARIES = frozenset(
@@ -92,7 +93,7 @@ class Description:
         if kind is list:
             return pack("list", *map(self.of, value))
         if isinstance(value, tuple):  # with names
-            return pack("tuple", _qualified(kind), *map(self.of, value))
+            return pack("tuple", self.name(kind), *map(self.of, value))
         if kind in (set, frozenset):
             return pack("set", *sorted(map(self.of, value)))
         if kind is dict:
@@ -102,7 +103,7 @@ class Description:
         if kind is FunctionType:
             return self.function(value)
         if isinstance(value, enum.Enum):
-            return _member(value)
+            return _member(value, self.name(kind))
         if isinstance(value, np.generic | np.ndarray) and not value.dtype.hasobject:
             return pack("array", repr((value.dtype.str, value.shape)).encode(), value.tobytes())
         if (described := getattr(kind, "described", None)) is not None:  # a value that says itself what it is
@@ -126,7 +127,9 @@ class Description:
         """What stands for a function or a module; classes, and what libraries made, by their names."""
         if isinstance(value, ModuleType):
             return pack("module", value.__name__.encode())
-        if isinstance(value, type | BuiltinFunctionType | np.ufunc):
+        if isinstance(value, type):
+            return pack("named", self.name(value))
+        if isinstance(value, BuiltinFunctionType | np.ufunc):
             return pack("named", _qualified(value))
         if isinstance(value, MethodType):
             return pack("method", self.of(value.__func__), self.of(value.__self__))
@@ -150,7 +153,7 @@ class Description:
         return now
 
     def function(self, fn: FunctionType) -> bytes:
-        if (fn.__module__ or "").split(".")[0] in LIBRARIES:
+        if _of_library(fn.__module__):
             return pack("named", _qualified(fn))
         if fn in self.open:
             far = len(self.open) - self.open.index(fn)
@@ -170,39 +173,76 @@ class Description:
 
     def _function(self, fn: FunctionType) -> bytes:
         cells = [self.of(cell.cell_contents) for cell in fn.__closure__ or ()]
-        read = [(name, fn.__globals__[name]) for name in self.names(fn) if name in fn.__globals__]
+        read = [(n, fn.__globals__[n]) for n in globals_read(fn.__code__) if n in fn.__globals__]
         around = [pack(name, self.of(value), self._attributes(value, fn)) for name, value in read]
         defaults = pack("tuple", self.of(fn.__defaults__), self.of(fn.__kwdefaults__))
-        return pack("function", self.text(fn), defaults, pack("cells", *cells), *around)
+        return pack("function", _code(fn.__code__), defaults, pack("cells", *cells), *around)
 
-    def text(self, fn: FunctionType) -> bytes:
-        return _code(fn.__code__)
-
-    def names(self, fn: FunctionType) -> Iterable[str]:
-        return globals_read(fn.__code__)
+    def name(self, kind: type) -> bytes:
+        return _qualified(kind)
 
     def _attributes(self, value: Any, fn: FunctionType) -> bytes:
         """What the function may take from a module that is no library: `helpers.twice(x)` depends on `twice`."""
-        if not isinstance(value, ModuleType) or value.__name__.split(".")[0] in LIBRARIES:
+        if not isinstance(value, ModuleType) or _of_library(value.__name__):
             return b""
         used = sorted(set(_attribute_names(fn.__code__)) & set(vars(value)))
         return pack("attributes", *(pack(name, self.of(vars(value)[name])) for name in used))
 
 
 class Portable(Description):
-    """The same for every Python: by source where there is one to be read; of what reads bytecode, such as this, by source alone."""
+    """The same for every Python, and whatever functions, classes and modules are called: by source where there is one to be read.
+
+    A function's own name, the names that it reads from its module, and where both stand don't count, but what is read does.
+    """
+
+    without: frozenset[str] = frozenset()  # names of methods that are left out
 
     def of(self, value: Any) -> bytes:
         return pack("named", b"LIBRARIES") if value is LIBRARIES else super().of(value)
 
-    def text(self, fn: FunctionType) -> bytes:
+    def _function(self, fn: Any) -> bytes:
+        """Of a function, or of a class: its source, and what that reads from outside."""
+        if isinstance(fn, type):
+            outside, defaults = {*vars(sys.modules[fn.__module__])}, b""
+        else:
+            outside = {*fn.__code__.co_freevars, *globals_read(fn.__code__)} - vars(builtins).keys()
+            defaults = pack("tuple", self.of(fn.__defaults__), self.of(fn.__kwdefaults__))
         try:
-            return source(fn).encode()
+            text, reads, imports = outline(fn, frozenset(outside), self.without)
         except (OSError, TypeError, StopIteration, SyntaxError):
-            return _code(fn.__code__)
+            return super()._function(fn)
+        if fn.__module__ == __name__:  # reads bytecode, of which every Python has its own
+            reads = ()
+        around = [self.read(path, fn, imports) for path in reads]
+        return pack("function", text.encode(), defaults, *around)
 
-    def names(self, fn: FunctionType) -> Iterable[str]:
-        return () if fn.__module__ == __name__ else sorted(globals_read(fn.__code__))
+    def read(self, path: tuple[str, ...], fn: Any, imports: Mapping[str, Import]) -> bytes:
+        """What a dotted name in a function stands for: through modules of ours to what they hold, and the attributes behind it."""
+        name, *rest = path
+        if name in imports:
+            return self.imported(imports[name], rest, fn)
+        if isinstance(fn, type):
+            value = vars(sys.modules[fn.__module__]).get(name)
+        else:
+            cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
+            value = cells[name].cell_contents if name in cells else fn.__globals__.get(name)
+        return self.attribute(value, rest)
+
+    def attribute(self, value: Any, names: Sequence[str]) -> bytes:
+        while names and isinstance(value, ModuleType) and not _of_library(value.__name__):
+            value, names = getattr(value, names[0], None), names[1:]
+        return pack("read", self.of(value), ".".join(names).encode())
+
+    def imported(self, what: Import, names: Sequence[str], fn: Any) -> bytes:
+        """What a function imports when it runs: by name, as in bytecode."""
+        return pack("import", ".".join([what.attribute or what.module, *names]).encode())
+
+    def name(self, kind: type) -> bytes:
+        return _qualified(kind) if _of_library(kind.__module__) else kind.__name__.encode()
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "").split(".")[0] in LIBRARIES
 
 
 # Of these types equal values print equally, unlike 0.0 and -0.0.
@@ -215,8 +255,8 @@ def _plain(value: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=4096, typed=True)
-def _member(value: enum.Enum) -> bytes:
-    return pack("enum", _qualified(type(value)), value.name.encode())
+def _member(value: enum.Enum, kind: bytes) -> bytes:
+    return pack("enum", kind, value.name.encode())
 
 
 def _tuple(value: tuple[Any, ...], description: Description) -> bytes:
@@ -225,7 +265,7 @@ def _tuple(value: tuple[Any, ...], description: Description) -> bytes:
 
 def _record(value: Any, description: Description) -> bytes:
     fields = (description.of(getattr(value, f.name)) for f in dataclasses.fields(value))
-    return pack("record", _qualified(type(value)), *fields)
+    return pack("record", description.name(type(value)), *fields)
 
 
 def _qualified(value: Any) -> bytes:

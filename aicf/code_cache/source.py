@@ -1,27 +1,43 @@
-"""The source of functions and classes as it runs: without comments, docstrings and blank lines, the same for every Python."""
+"""The syntax of functions and classes without names that may change and nothing else with them, the same for every Python."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import inspect
-import io
 import linecache
-import textwrap
-import tokenize
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-
-def source(value: Any, without: frozenset[str] = frozenset()) -> str:
-    """Of a function or a class; `without`: methods of these names. OSError where none can be read."""
-    return _source(_Text.of(value), without)
+Path = tuple[str, ...]  # a dotted name
 
 
-def nodes_of(value: Any) -> tuple[ast.AST, ...]:
-    """Of a function or a class: all of its syntax tree."""
-    return _nodes_of(_Text.of(value))
+class Import(NamedTuple):
+    level: int
+    module: str
+    attribute: str | None
+
+
+class Outline(NamedTuple):
+    """Of a function or a class.
+
+    text     its syntax, without comments, docstrings, annotations, decorators and its own name; `$k` stands for the k-th of `reads`
+    reads    the dotted names that come from outside, in the order of their first use
+    imports  of names that it imports when it runs
+    """
+
+    text: str
+    reads: tuple[Path, ...]
+    imports: dict[str, Import]
+
+
+def outline(value: Any, outside: frozenset[str], without: frozenset[str] = frozenset()) -> Outline:
+    """Of a function or a class. OSError where no source can be read.
+
+    outside  the names that come from its module or its closure
+    without  methods of these names are left out
+    """
+    return _outline(_Text(getattr(value, "__code__", value)), outside, without)
 
 
 class _Text:
@@ -32,10 +48,6 @@ class _Text:
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    @staticmethod
-    def of(value: Any) -> _Text:
-        return _Text(getattr(value, "__code__", value))
-
     def __hash__(self) -> int:
         return id(self.value)
 
@@ -44,34 +56,83 @@ class _Text:
 
 
 @functools.cache
-def _source(text: _Text, without: frozenset[str]) -> str:
-    value = text.value
-    module = _module(inspect.getsourcefile(value) or "")
+def _outline(text: _Text, outside: frozenset[str], without: frozenset[str]) -> Outline:
     node = _node_of(text)
-    if isinstance(node, ast.Lambda):
-        return f"({_segment(module.lines, node)})"
-    first, last = _lines(node)
-    kept = module.lines[first - 1 : last]
-    docs = module.docs[bisect_left(module.docs, (first, 0)) : bisect_left(module.docs, (last + 1, 0))]
-    for start, end in (*docs, *_methods(text, without)):
-        kept[start - first : end - first + 1] = [""] * (end - start + 1)
-    return textwrap.dedent("\n".join(line for line in kept if line.strip()))
+    imports = dict(_imports(node))
+    writer = _Writer(outside | imports.keys(), without)
+    return Outline(writer.definition(node), tuple(writer.reads), imports)
 
 
-def _segment(lines: list[str], node: ast.expr) -> str:
-    """As ast.get_source_segment, which splits the whole file for each. Columns count bytes."""
-    *before, last = lines[node.lineno - 1 : node.end_lineno]
-    text = "\n".join([*before, last.encode()[: node.end_col_offset].decode()])
-    return text.encode()[node.col_offset :].decode()
+def _imports(node: ast.AST) -> Iterator[tuple[str, Import]]:
+    for found in ast.walk(node):
+        if isinstance(found, ast.ImportFrom):
+            for alias in found.names:
+                yield alias.asname or alias.name, Import(found.level, found.module or "", alias.name)
+        elif isinstance(found, ast.Import):
+            for alias in found.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or name, Import(0, name, None)
+
+
+class _Writer:
+    """Writes a syntax tree, and numbers the names from outside."""
+
+    IGNORED = frozenset({"annotation", "ctx", "kind", "returns", "type_comment"})
+
+    def __init__(self, outside: frozenset[str], without: frozenset[str]) -> None:
+        self.outside, self.without = outside, without
+        self.reads: dict[Path, int] = {}
+
+    def definition(self, node: ast.FunctionDef | ast.ClassDef | ast.Lambda) -> str:
+        """Without the defaults of parameters, which are values by now."""
+        if isinstance(node, ast.Lambda | ast.FunctionDef):
+            args = [
+                getattr(node.args, name) for name in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg")
+            ]
+            return f"({self.of(args)}) {self.of(node.body)}"
+        body = [n for n in node.body if getattr(n, "name", None) not in self.without]
+        return f"class {self.of(node.bases)} {self.of(body)}"
+
+    def of(self, value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{' '.join(map(self.of, filter(_runs, value)))}]"
+        if not isinstance(value, ast.AST):
+            return repr(value)
+        if (path := _path(value)) and path[0] in self.outside:
+            return f"${self.reads.setdefault(path, len(self.reads))}"
+        parts = [
+            f"{name}={self.of(field)}"
+            for name, field in ast.iter_fields(value)
+            if field not in (None, []) and name not in self.IGNORED
+        ]
+        if isinstance(value, ast.Constant):
+            parts = [repr(value.value)]
+        return f"{type(value).__name__}({' '.join(parts)})"
+
+
+def _runs(node: Any) -> bool:
+    """Whether a statement does more than import, or say something."""
+    says = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return not says and not isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _path(node: ast.AST) -> Path:
+    """Of a dotted name; () of anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return (node.id, *reversed(names)) if isinstance(node, ast.Name) else ()
+
+
+# --- finding the syntax -----------------------------------------------------------------------------------------------
 
 
 class _Module(NamedTuple):
-    """A file is read once, and walked once: thousands of functions are asked for."""
+    """A file is read once, and walked once: thousands of functions are looked up."""
 
-    lines: list[str]  # without comments
     defined: dict[str, list[ast.FunctionDef | ast.ClassDef]]  # by name, outermost first
     lambdas: dict[int, list[ast.Lambda]]  # by line
-    docs: list[tuple[int, int]]  # first and last line of docstrings that aren't all that is there, ascending
 
 
 @functools.cache
@@ -79,41 +140,26 @@ def _module(path: str) -> _Module:
     text = "".join(linecache.getlines(path))  # of a notebook's cells, too
     if not text:
         raise OSError(f"no source in {path!r}")
-    lines = text.splitlines()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip()
-    module = _Module(lines, {}, {}, [])
+    module = _Module({}, {})
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             module.defined.setdefault(node.name, []).append(node)
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1:
-                module.docs.append((first.lineno, first.end_lineno or first.lineno))
         elif isinstance(node, ast.Lambda):
             module.lambdas.setdefault(node.lineno, []).append(node)
-    module.docs.sort()
     return module
 
 
-@functools.cache
 def _node_of(text: _Text) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
     value = text.value
     module = _module(inspect.getsourcefile(value) or "")
     if isinstance(value, type):
         outermost, *inner = value.__qualname__.replace(".<locals>", "").split(".")
-        node = next(iter(module.defined.get(outermost, ())))
-        for name in inner:
-            named = (
-                n for n in ast.walk(node) if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
-            )
-            node = next(named)
-        return node
+        return _named(next(iter(module.defined.get(outermost, ()))), inner)
     code = value
     if code.co_name != "<lambda>":
         named = (n for n in module.defined.get(code.co_name, ()) if isinstance(n, ast.FunctionDef))
-        return next(n for n in named if code.co_firstlineno in (n.lineno, _lines(n)[0]))
+        lines = ((n, min([n.lineno, *(d.lineno for d in n.decorator_list)])) for n in named)
+        return next(n for n, first in lines if code.co_firstlineno in (n.lineno, first))
     places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
 
     def covers(node: ast.Lambda) -> int:
@@ -125,19 +171,8 @@ def _node_of(text: _Text) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
     return max(lambdas, key=lambda n: (covers(n), -len(ast.dump(n))))
 
 
-def _lines(node: Any) -> tuple[int, int]:
-    """First and last, decorators among them."""
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno
-
-
-@functools.cache
-def _nodes_of(text: _Text) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(_node_of(text)))
-
-
-def _methods(text: _Text, names: frozenset[str]) -> Iterable[tuple[int, int]]:
-    """Lines of the methods of these names, of all classes inside."""
-    for node in _nodes_of(text) if names else ():
-        if isinstance(node, ast.ClassDef):
-            inside = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name in names)
-            yield from map(_lines, inside)
+def _named(node: Any, names: Iterable[str]) -> Any:
+    for name in names:
+        inside = (n for n in ast.walk(node) if isinstance(n, ast.ClassDef | ast.FunctionDef))
+        node = next(n for n in inside if n.name == name)
+    return node

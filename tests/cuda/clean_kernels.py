@@ -1,6 +1,6 @@
 """Kernels that have been compiled and found clean: `make test` compiles those that are not among them, and a drawn few others.
 
-clean_kernels.txt has a digest for each, of the source of all that its code depends on, the same for every Python, without the versions of
+clean_kernels.txt has a digest for each, of the source of all that its code depends on, whatever it is called, the same for every Python, without the versions of
 what compiles it. `AICF_ACCEPT=1 make test`
 adds those that it lacks; remove the file before to be rid of those that are no more.
 """

@@ -19,7 +19,7 @@ from ...code_cache.digest import Description, Undescribable, digest, pack, versi
 from ...registry.variant import Launch
 from .compile import Signature, compile_kernel, kernel_name, launch_bounds, waits_itself
 
-FORMAT = 1  # of keys; a change of what is hashed changes it
+FORMAT = 2  # of keys; a change of what is hashed changes it
 
 PACKAGES = ("aicf", "numba-cuda", "numba", "llvmlite", "cuda-core", "numpy")
 # Each by the name of its wheel for CUDA 13 and for CUDA 12; a machine without a wheel takes the system's.
@@ -31,17 +31,17 @@ def kernel_key(launch: Launch, signature: Signature, target: str, strict: bool =
 
     strict  of the region: compiled without contraction
     """
-    described = kernel_digest(launch, signature, target, strict)
-    return None if described is None else digest(pack("kernel", described, toolchain())).hex()
+    described, name = kernel_digest(launch, signature, target, strict), kernel_name(launch).encode()
+    return None if described is None else digest(pack("kernel", name, described, toolchain())).hex()
 
 
 def kernel_digest(
     launch: Launch, signature: Signature, target: str, strict: bool = False, by: Description | None = None
 ) -> bytes | None:
-    """Of the kernel alone, whatever compiles it; None as above. `by`: a `Portable` goes by source, the same for every Python; one for
-    many kernels describes what they share once."""
+    """Of the kernel alone, whatever it is called and whatever compiles it; None as above. `by`: a `Portable` goes by source, the same for
+    every Python; one for many kernels describes what they share once."""
     body = body_digest(launch.body, by)
-    parts = (kernel_name(launch), signature, target, launch_bounds(launch), strict, waits_itself(launch))
+    parts = (signature, target, launch_bounds(launch), strict, waits_itself(launch))
     return None if body is None else digest(pack("launch", body, repr(parts).encode()))
 
 
