@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .source import Import, outline
+from .source import ImportedName, outline
 
 # Packages whose functions are what they are: no part of a kernel's source.
 LIBRARIES = frozenset(
@@ -216,7 +216,7 @@ class Portable(Description):
         around = [self.read(path, fn, imports) for path in reads]
         return pack("function", text.encode(), defaults, *around)
 
-    def read(self, path: tuple[str, ...], fn: Any, imports: Mapping[str, Import]) -> bytes:
+    def read(self, path: tuple[str, ...], fn: Any, imports: Mapping[str, ImportedName]) -> bytes:
         """What a dotted name in a function stands for: through modules of ours to what they hold, and the attributes behind it."""
         name, *rest = path
         if name in imports:
@@ -233,7 +233,7 @@ class Portable(Description):
             value, names = getattr(value, names[0], None), names[1:]
         return pack("read", self.of(value), ".".join(names).encode())
 
-    def imported(self, what: Import, names: Sequence[str], fn: Any) -> bytes:
+    def imported(self, what: ImportedName, names: Sequence[str], fn: Any) -> bytes:
         """What a function imports when it runs: by name, as in bytecode."""
         return pack("import", ".".join([what.attribute or what.module, *names]).encode())
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 Path = tuple[str, ...]  # a dotted name
 
 
-class Import(NamedTuple):
+class ImportedName(NamedTuple):
+    """As `from module import attribute` has it, of so many packages up; without an attribute, the module itself."""
+
     level: int
     module: str
     attribute: str | None
@@ -28,7 +30,7 @@ class Outline(NamedTuple):
 
     text: str
     reads: tuple[Path, ...]
-    imports: dict[str, Import]
+    imports: dict[str, ImportedName]
 
 
 def outline(value: Any, outside: frozenset[str], without: frozenset[str] = frozenset()) -> Outline:
@@ -63,15 +65,15 @@ def _outline(text: _Text, outside: frozenset[str], without: frozenset[str]) -> O
     return Outline(writer.definition(node), tuple(writer.reads), imports)
 
 
-def _imports(node: ast.AST) -> Iterator[tuple[str, Import]]:
+def _imports(node: ast.AST) -> Iterator[tuple[str, ImportedName]]:
     for found in ast.walk(node):
         if isinstance(found, ast.ImportFrom):
             for alias in found.names:
-                yield alias.asname or alias.name, Import(found.level, found.module or "", alias.name)
+                yield alias.asname or alias.name, ImportedName(found.level, found.module or "", alias.name)
         elif isinstance(found, ast.Import):
             for alias in found.names:
                 name = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or name, Import(0, name, None)
+                yield alias.asname or name, ImportedName(0, name, None)
 
 
 class _Writer:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..code_cache.digest import Portable, Undescribable, pack
 from ..code_cache.digest import digest as digest_of_bytes
-from ..code_cache.source import Import
+from ..code_cache.source import ImportedName
 from ..ops import record
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
@@ -107,7 +107,7 @@ class _Reach(Portable):
             else pack("outside", fn.__name__.encode())
         )
 
-    def imported(self, what: Import, names: Sequence[str], fn: Any) -> bytes:
+    def imported(self, what: ImportedName, names: Sequence[str], fn: Any) -> bytes:
         """Followed: a body is imported where it is built."""
         found = import_module("." * what.level + what.module, sys.modules[fn.__module__].__package__)
         if what.attribute is None:
