@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .source import ImportedName, outline
+from .source import ImportedName, syntax_of
 
 # Packages whose functions are what they are: no part of a kernel's source.
 LIBRARIES = frozenset(
@@ -208,7 +208,7 @@ class Portable(Description):
             outside = {*fn.__code__.co_freevars, *globals_read(fn.__code__)} - vars(builtins).keys()
             defaults = pack("tuple", self.of(fn.__defaults__), self.of(fn.__kwdefaults__))
         try:
-            text, reads, imports = outline(fn, frozenset(outside), self.without)
+            text, reads, imports = syntax_of(fn, frozenset(outside), self.without)
         except (OSError, TypeError, StopIteration, SyntaxError):
             return super()._function(fn)
         if fn.__module__ == __name__:  # reads bytecode, of which every Python has its own

@@ -20,7 +20,7 @@ class ImportedName(NamedTuple):
     attribute: str | None
 
 
-class Outline(NamedTuple):
+class Syntax(NamedTuple):
     """Of a function or a class.
 
     text     its syntax, without comments, docstrings, annotations, decorators and its own name; `$k` stands for the k-th of `reads`
@@ -33,13 +33,13 @@ class Outline(NamedTuple):
     imports: dict[str, ImportedName]
 
 
-def outline(value: Any, outside: frozenset[str], without: frozenset[str] = frozenset()) -> Outline:
+def syntax_of(value: Any, outside: frozenset[str], without: frozenset[str] = frozenset()) -> Syntax:
     """Of a function or a class. OSError where no source can be read.
 
     outside  the names that come from its module or its closure
     without  methods of these names are left out
     """
-    return _outline(_Text(getattr(value, "__code__", value)), outside, without)
+    return _syntax_of(_Text(getattr(value, "__code__", value)), outside, without)
 
 
 class _Text:
@@ -58,11 +58,11 @@ class _Text:
 
 
 @functools.cache
-def _outline(text: _Text, outside: frozenset[str], without: frozenset[str]) -> Outline:
+def _syntax_of(text: _Text, outside: frozenset[str], without: frozenset[str]) -> Syntax:
     node = _node_of(text)
     imports = dict(_imports(node))
     writer = _Writer(outside | imports.keys(), without)
-    return Outline(writer.definition(node), tuple(writer.reads), imports)
+    return Syntax(writer.definition(node), tuple(writer.reads), imports)
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, ImportedName]]:
