@@ -311,7 +311,9 @@ def schedule_cosine(step: Index, base: F32, *, warmup: int = 0, total: int, floo
     """
     t = float(step)
     remaining = (total - t) / (total - warmup)
-    square = remaining * remaining  # the cosine of the part that is done: nothing cancels; libm's would bring in f64
+    square = (
+        remaining * remaining
+    )  # the cosine of the part that is done: nothing cancels; libm's would bring in f64
     sine = remaining * (1.5707963267948966 + square * (-0.6459640975062462 + square * (0.07969262624616704 + square * (
         -0.004681754135318687 + square * (0.00016044118478735982 + square * -3.598843235212085e-06)))))  # fmt: skip
     decayed = floor + (base - floor) * (sine * sine)
