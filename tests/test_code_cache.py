@@ -19,7 +19,7 @@ from aicf.cpu_kernels.compiler import code
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes and owners are POSIX's")
 ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="chown needs root")
-SUFFIXES = disk.KERNEL, disk.LOOP, disk.MADE
+SUFFIXES = disk.KERNEL, disk.LOOP, disk.FUNCTION, disk.MADE
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ SHAPES = [(2, 3), (7, 5), (1, 9)]
 
 def test_a_loop_under_another_loop_s_name_is_compiled_again(folder, monkeypatch, caplog):
     """Drawn swaps of real loops: the numbers are those of the op, and the loop is compiled again, which the log says once."""
-    compiled: dict[object, tuple[bytes, str, list[str]]] = {}
+    compiled: dict[object, tuple[bytes, list[str]]] = {}
     again: list[str] = []
     true = code._compiled
 
@@ -90,7 +90,7 @@ def test_a_loop_under_another_loop_s_name_is_compiled_again(folder, monkeypatch,
         again.append(code._name(spec))
         key = code.loop_key(spec)
         if key not in compiled:
-            compiled[key] = true(spec)  # numba takes half a second, so what it made is used again
+            compiled[key] = true(spec)
         return compiled[key]
 
     monkeypatch.setattr(code, "_compiled", once)

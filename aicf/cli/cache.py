@@ -22,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
         print("AICF_CACHE=off: no compiled code is kept")
         return 0
     counts, size = disk.size(folder)
-    print(f"{folder}: {counts[disk.KERNEL]} CUDA kernels, {counts[disk.LOOP]} CPU loops, {size / 1e6:.1f} MB")
+    kinds = f"{counts[disk.KERNEL]} CUDA kernels, {counts[disk.LOOP]} CPU loops, {counts[disk.FUNCTION]} scalar functions of them"
+    print(f"{folder}: {kinds}, {size / 1e6:.1f} MB")
     if refused := disk.refused(folder):
         print(f"{refused[0]}; next: {refused[1]}")
     if args.clear:

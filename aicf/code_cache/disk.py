@@ -28,6 +28,7 @@ FORMAT = b"aicf kernel "
 MAGIC = FORMAT + b"2\n"  # the number is the format's
 CHECKSUM = 16  # bytes, of all that follows it
 KERNEL, LOOP = ".kernel", ".loop"  # suffixes: a CUDA kernel, a loop of the host
+FUNCTION = ".function"  # a scalar function that such loops call
 MADE = ".made"  # and, in a folder of its own, what one of them was compiled by last: see ledger.py
 LIMIT = 1 << 30  # bytes; beyond it, entries that were not used for longest go
 
@@ -154,7 +155,7 @@ def _warn_untrusted(path: Path, why: str, then: str, what: str = "") -> None:
 def entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Files of the cache, unfinished ones included. What another process has just removed is left out."""
     for path in folder.glob("*"):
-        if path.suffix in (KERNEL, LOOP, MADE, ".tmp"):
+        if path.suffix in (KERNEL, LOOP, FUNCTION, MADE, ".tmp"):
             with contextlib.suppress(OSError):
                 yield path, path.stat()
 

@@ -188,14 +188,18 @@ def test_the_cache_is_counted_and_cleared(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("AICF_CACHE_DIR", str(tmp_path))
     assert (
         main(["cache"]) == 0
-        and f"{tmp_path / 'kernels'}: 0 CUDA kernels, 0 CPU loops, 0.0 MB" in capsys.readouterr().out
+        and f"{tmp_path / 'kernels'}: 0 CUDA kernels, 0 CPU loops, 0 scalar functions of them, 0.0 MB"
+        in capsys.readouterr().out
     )
-    for key, suffix in (("a", disk.KERNEL), ("b", disk.LOOP), ("c", disk.LOOP)):
+    for key, suffix in (("a", disk.KERNEL), ("b", disk.LOOP), ("c", disk.LOOP), ("d", disk.FUNCTION)):
         disk.store(key, suffix, b"code", {})
     assert main(["cache", "--clear"]) == 0
     said = capsys.readouterr().out
-    assert "1 CUDA kernels, 2 CPU loops" in said and "removed 3 files" in said
-    assert main(["cache"]) == 0 and "0 CUDA kernels, 0 CPU loops, 0.0 MB" in capsys.readouterr().out
+    assert "1 CUDA kernels, 2 CPU loops, 1 scalar functions" in said and "removed 4 files" in said
+    assert (
+        main(["cache"]) == 0
+        and "0 CUDA kernels, 0 CPU loops, 0 scalar functions of them, 0.0 MB" in capsys.readouterr().out
+    )
 
 
 def test_the_module_runs_as_the_command_does():

@@ -15,7 +15,7 @@ import pytest
 
 import aicf
 from aicf.code_cache import disk
-from aicf.cpu_kernels.compiler import code
+from aicf.cpu_kernels.compiler import code, functions, toolchain
 from aicf.cpu_kernels.compiler.loops import MapLoop
 from aicf.device.spec import host
 from aicf.rows.program import RegionProgram
@@ -39,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def forget() -> None:
     code.code_of.cache_clear()
+    functions.function_of.cache_clear()
 
 
 @pytest.fixture
@@ -69,15 +70,15 @@ def summed(x: np.ndarray = X, axes: tuple[int, ...] = (1,)) -> Graph:
 def test_a_loop_is_compiled_once_for_all_sizes_and_processes(folder, compiled):
     for x in (X, X[:2], X[0], np.repeat(X, 40, 0), np.tile(X, 3)):
         scaled(x).check("elementwise_loop")
-    assert compiled == ["scale"] and [p.suffix for p in folder.iterdir()] == [".loop"]
+    assert compiled == ["scale"] and sorted(p.suffix for p in folder.iterdir()) == [".function", ".loop"]
     for x in (X, np.repeat(X, 9000, 0)):  # rows of a few elements; more than a block
         summed(x).check("reduce_loop")
         summed(x, (0,)).check("reduce_loop")
-    assert compiled == ["scale", "square, reduce_sum", "square, reduce_sum"]
+    assert sorted(compiled) == ["reduce_sum", "reduce_sum", "scale", "square"]  # of rows, and of columns
     forget()  # as in a new process
     scaled().check("elementwise_loop")
     summed().check("reduce_loop")
-    assert len(compiled) == len(list(folder.iterdir())) == 3
+    assert len(compiled) == len(list(folder.glob("*.loop"))) == 4
 
 
 def test_off(folder, compiled, monkeypatch):
@@ -138,19 +139,6 @@ def test_a_function_that_depends_on_more_than_data_and_code_is_not_kept(folder, 
         unregister("cube_root")
 
 
-def test_only_the_loop_becomes_machine_code(folder, compiled, monkeypatch):
-    """numba would add each of its functions to an engine that keeps it for good."""
-    from numba.core.codegen import JITCPUCodegen
-
-    scaled().check("elementwise_loop")  # with numba's own runtime, once
-    added, add = [], JITCPUCodegen._add_module
-    monkeypatch.setattr(
-        JITCPUCodegen, "_add_module", lambda self, module: added.append(module.name) or add(self, module)
-    )
-    summed(X.astype(np.float16)).check("reduce_loop")
-    assert "square, reduce_sum" in compiled and not added
-
-
 def test_a_jitted_function_of_one_s_own_is_called_from_loops_and_from_python(folder, compiled):
     import numba
 
@@ -177,34 +165,37 @@ def test_a_jitted_function_of_one_s_own_is_called_from_loops_and_from_python(fol
         unregister("a_third")
 
 
-@pytest.mark.parametrize("package", code.PACKAGES)
+@pytest.mark.parametrize("package", toolchain.PACKAGES)
 def test_a_key_changes_with_the_versions_of_what_compiles(package, monkeypatch):
-    before, version = code.toolchain.__wrapped__(), code.version
-    assert code.toolchain.__wrapped__() == before
-    monkeypatch.setattr(code, "version", lambda name: "99" if name == package else version(name))
-    assert code.toolchain.__wrapped__() != before
+    before, version = toolchain.toolchain.__wrapped__(), toolchain.version
+    assert toolchain.toolchain.__wrapped__() == before
+    monkeypatch.setattr(toolchain, "version", lambda name: "99" if name == package else version(name))
+    assert toolchain.toolchain.__wrapped__() != before
 
 
 @pytest.mark.parametrize("fact", ["get_host_cpu_name", "get_process_triple"])
 def test_a_key_changes_with_the_processor(fact, monkeypatch):
     import llvmlite.binding as llvm
 
-    before = code.toolchain.__wrapped__()
+    before = toolchain.toolchain.__wrapped__()
     monkeypatch.setattr(llvm, fact, lambda: "another")
-    assert code.toolchain.__wrapped__() != before
+    assert toolchain.toolchain.__wrapped__() != before
 
 
-@pytest.mark.parametrize("module", code.COMPILERS)
+@pytest.mark.parametrize("module", toolchain.LOOPS)
 def test_a_key_changes_with_the_code_that_compiles(module, monkeypatch):
-    before, source = code.toolchain.__wrapped__(), code._module
-    monkeypatch.setattr(code, "_module", lambda name: b"other" if name == module else source(name))
-    assert code.toolchain.__wrapped__() != before
+    before, source = toolchain.toolchain.__wrapped__(), toolchain._module
+    monkeypatch.setattr(toolchain, "_module", lambda name: b"other" if name == module else source(name))
+    assert toolchain.toolchain.__wrapped__() != before
 
 
 def test_all_that_imports_numba_is_among_the_code_that_compiles():
     folder = Path(code.__file__).parent
     found = {p.stem for p in folder.glob("*.py") if "numba" in {*_imported(p)}}
-    assert found <= {*code.COMPILERS, "code", "shown"}, found  # what `shown` compiles is read, never run
+    assert found == {"code", "numba_functions", "target"}, found
+    assert {"numba_functions", "target"} <= {
+        *toolchain.FUNCTIONS
+    }  # `code` names functions of numba for a linker alone
 
 
 def _imported(path: Path) -> list[str]:
@@ -226,7 +217,7 @@ def other_code(data: bytes, name: str) -> bytes:
 
 
 def other_symbol(data: bytes, name: str) -> bytes:
-    return disk.encode(disk.decode(data, name)[0], {"symbol": "nowhere", "needs": []}, name)
+    return disk.encode(disk.decode(data, name)[0].replace(b"\0run\0", b"\0ran\0"), {"needs": []}, name)
 
 
 def other_facts(data: bytes, name: str) -> bytes:
@@ -240,7 +231,7 @@ def other_facts(data: bytes, name: str) -> bytes:
 ])  # fmt: skip
 def test_a_damaged_entry_is_noticed_and_made_again(folder, compiled, damage, caplog):
     scaled().check("elementwise_loop")
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.loop")
     path.write_bytes(damage(path.read_bytes(), path.name))
     for _ in range(2):
         forget()
@@ -298,7 +289,7 @@ def test_processes_that_compile_at_once_share_a_cache(folder):
     both = [start(RUN.format(before=BARRIER, how={})) for _ in range(2)]
     (first, _, numba), (second, _, _) = map(finish, both)
     assert numba and first == second
-    assert folder.exists() and all(path.suffix == ".loop" for path in folder.iterdir())
+    assert folder.exists() and all(path.suffix in (".loop", ".function") for path in folder.iterdir())
 
 
 def test_a_later_process_trains_at_once_without_numba(folder):
@@ -323,7 +314,7 @@ PAGE, LENGTH, NORESERVE = mmap.PAGESIZE, 64 << 30, 0x4000
 jit = code._jit()
 numbers = [n + 0.5 for n in range(400)] * 3  # two pages of code or more, one of constants
 lines = [f"%v{i + 1} = fadd double %v{i}, {n:e}" for i, n in enumerate(numbers)]
-text = "define double @sum(double %v0) {\\n" + "\\n".join(lines) + f"\\nret double %v{len(lines)}" + "\\n}"
+text = "define double @run(double %v0) {\\n" + "\\n".join(lines) + f"\\nret double %v{len(lines)}" + "\\n}"
 machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="default", jit=True)
 made = machine.emit_object(llvm.parse_assembly(text))
 def reserve(length):
@@ -339,8 +330,8 @@ for n in range(1, 200):  # single pages at the upper end
     libc.munmap(block + LENGTH - 2 * n * PAGE, PAGE)
 kept = []
 for _ in range(50):
-    kept.append(code._link(jit, made, "sum", []))
-    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(kept[-1]["sum"])(1.0) == 1.0 + sum(numbers)
+    kept.append(code._link(jit, made, []))
+    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(kept[-1]["run"])(1.0) == 1.0 + sum(numbers)
 """
 
 

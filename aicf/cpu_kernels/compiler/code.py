@@ -1,55 +1,38 @@
 """Compiled loops of the host: found in memory, on disk, or compiled; linked; called.
 
-A stored loop is an object file for this host's processor, which llvmlite links in a third of a millisecond: a process that
-finds all of its loops never imports numba. The key is a digest of the loop's expression and types, of the code that compiles
-it, of the versions of numba and llvmlite, and of the processor.
+A stored loop is an object file for this host's processor, which llvmlite links in a third of a millisecond. The key is a digest of
+the loop's expression and types, of the code that compiles it, of the versions of numba and llvmlite, and of the processor. numba is
+imported only where a scalar function was never compiled before (functions.py).
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ... import channels
 from ...code_cache import disk, ledger
-from ...code_cache.digest import Description, Undescribable, digest, pack, version
+from ...code_cache.digest import Description, Undescribable, digest, pack
 from ...collection import uncollected
 from ...errors import KernelCompileError
 from ...ops.whose_line import unknown_names
 from ...progress import compiling
 from ...rows.program import Expression
 from ...whole import Whole
-from .spec import FOLD_BLOCK, SCRATCH, FoldSpec, MapSpec
-
-FORMAT = 2  # of keys and of frames
-COMPILERS = (
-    "compile",
-    "compose",
-    "fold",
-    "frame",
-    "halves",
-    "linked",
-    "vector_math",
-    "wide_math",
-)  # modules that make a loop's code
-PACKAGES = "numba", "llvmlite", "numpy", "icc_rt", "intel-cmplr-lib-rt"  # the last two bring numba's SVML
-SETTINGS = (
-    "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_INTEL_SVML", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE",
-    "NUMBA_BOUNDSCHECK", "NUMBA_DEBUGINFO", "NUMBA_LLVM_PASS",
-)  # fmt: skip
+from .spec import ENTRY, SCRATCH, FoldSpec, MapSpec
+from .toolchain import compilers, toolchain
 
 Spec = MapSpec | FoldSpec
+
 
 if TYPE_CHECKING:
     Numbers = array[int]
@@ -63,11 +46,11 @@ def pointer(tensor: Any) -> int:
 
 
 class _Scratch(threading.local):
-    """Memory of each thread that loops may use; the first 64 bytes are for what numba's calling convention returns."""
+    """Memory of each thread that loops may use."""
 
     def __init__(self) -> None:
-        self.memory = np.empty(SCRATCH + 128, np.uint8)
-        self.start = -(-pointer(self.memory) // 64) * 64
+        self.memory = np.empty(SCRATCH + 64, np.uint8)
+        self.start = ctypes.c_void_p(-(-pointer(self.memory) // 64) * 64)
 
 
 _SCRATCH = _Scratch()
@@ -77,30 +60,44 @@ _SCRATCH = _Scratch()
 
 
 class Code:
-    """A linked loop: `run(result, exception, frame, scratch)`, all of them pointers. Its machine code goes when this does."""
+    """A linked loop: `run(frame, scratch, first, count)`; the first two are pointers. Its machine code goes when this does."""
 
-    def __init__(self, object_file: bytes, symbol: str, needs: Iterable[str]) -> None:
+    def __init__(self, object_file: bytes, needs: Iterable[str]) -> None:
         self.jit = _jit()
-        self.tracker = _link(self.jit, object_file, symbol, needs)
-        pointers = (ctypes.c_void_p,) * 4
-        self.run = ctypes.CFUNCTYPE(ctypes.c_int32, *pointers)(self.tracker[symbol])
+        self.tracker = _link(self.jit, object_file, needs)
+        self.address = self.tracker[ENTRY]
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self.run = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, number, number)(self.address)
 
-    def bound(self, frame: Numbers, keeps: Any, core_result: int | None) -> Callable[..., None]:
+    def bound(
+        self, frame: Numbers, keeps: Any, core_result: int | None, first: int, count: int
+    ) -> Callable[..., None]:
         """A call of the loop.
 
         keeps    what the pointers in the frame point at
         core_result  where in the frame the pointer of the call's argument goes, an array; None if there is no argument
+        first, count  of what it computes
         """
-        run, at = self.run, frame.buffer_info()[0]
+        run, at = self.run, ctypes.c_void_p(frame.buffer_info()[0])
+        begin, number = ctypes.c_int64(first), ctypes.c_int64(count)  # ready: each call would convert them
 
         def call(array: Any = None, _keeps: Any = (self, frame, keeps)) -> None:
             if core_result is not None:
                 frame[core_result] = pointer(array)
-            space = _SCRATCH.start
-            if status := run(space, space + 8, at, space + 64):
+            if status := run(at, _SCRATCH.start, begin, number):
                 raise RuntimeError(f"a loop of the host ended with status {status}")
 
         return call
+
+    def bound_span(self, frame: Numbers, keeps: Any) -> Callable[[int, int], None]:
+        """The same where each call says what is computed."""
+        run, at = self.run, ctypes.c_void_p(frame.buffer_info()[0])
+
+        def span(first: int, count: int, _keeps: Any = (self, frame, keeps)) -> None:
+            if status := run(at, _SCRATCH.start, first, count):
+                raise RuntimeError(f"a loop of the host ended with status {status}")
+
+        return span
 
 
 @lru_cache(maxsize=1024)
@@ -132,12 +129,12 @@ def code_of(spec: Spec) -> Code:
         )  # fmt: skip
         if key is not None:
             ledger.remember(asked, compilers())
-            disk.store(key, disk.LOOP, made[0], {"symbol": made[1], "needs": made[2]})
+            disk.store(key, disk.LOOP, made[0], {"needs": made[1]})
         return Code(*made)
 
 
-def _compiled(spec: Spec) -> tuple[bytes, str, list[str]]:
-    """(object file, the symbol to call, symbols that it needs from elsewhere), made by numba."""
+def _compiled(spec: Spec) -> tuple[bytes, list[str]]:
+    """(object file, symbols that it needs from elsewhere)."""
     from .compile import compile_loop
 
     try:
@@ -155,15 +152,11 @@ def _compiled(spec: Spec) -> tuple[bytes, str, list[str]]:
 
 
 def _expressions(spec: Spec) -> list[Expression]:
-    if isinstance(spec, MapSpec):
-        return [spec.expression]
-    return [spec.map.expression] if spec.map else []
+    return [spec.expression] if isinstance(spec, MapSpec) else []
 
 
 def _name(spec: Spec) -> str:
-    if isinstance(spec, MapSpec):
-        return spec.expression.name
-    return f"{_name(spec.map)}, reduce_{spec.how}" if spec.map else f"reduce_{spec.how}"
+    return spec.expression.name if isinstance(spec, MapSpec) else f"reduce_{spec.how}"
 
 
 def loop_key(spec: Spec) -> str | None:
@@ -172,42 +165,6 @@ def loop_key(spec: Spec) -> str | None:
         return digest(pack("loop", Description().of(spec), toolchain())).hex()
     except Undescribable:
         return None
-
-
-@cache
-def toolchain() -> bytes:
-    """What compiles, and for which processor."""
-    import llvmlite.binding as llvm
-
-    settings = sorted(item for item in os.environ.items() if item[0].startswith(SETTINGS))
-    processor = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    facts = (
-        FORMAT, sys.implementation.cache_tag, [(p, version(p)) for p in PACKAGES], settings, processor,
-        FOLD_BLOCK,
-    )  # fmt: skip
-    return digest(pack("toolchain", repr(facts).encode(), *map(_module, COMPILERS)))
-
-
-@cache
-def compilers() -> dict[str, str]:
-    """What `toolchain` digests, by name."""
-    import llvmlite.binding as llvm
-
-    versions = {name: str(version(name)) for name in PACKAGES}
-    code = digest(pack("modules", *map(_module, COMPILERS))).hex()
-    known = {
-        "Python": str(sys.implementation.cache_tag),
-        **versions,
-        "the processor": str(llvm.get_host_cpu_name()),
-    }
-    return {**known, "what makes loops": code, "the compilers": toolchain().hex()}
-
-
-def _module(name: str) -> bytes:
-    """A module's code, which need not be run for that."""
-    found = find_spec(f"{__package__}.{name}")
-    assert found is not None and found.loader is not None, name
-    return Description().of(found.loader.get_code(found.name))
 
 
 # --- linking ----------------------------------------------------------------------------------------------------------
@@ -228,14 +185,14 @@ def _jit() -> Any:
 _NAMES = itertools.count()
 
 
-def _link(jit: Any, object_file: bytes, symbol: str, needs: Iterable[str]) -> Any:
+def _link(jit: Any, object_file: bytes, needs: Iterable[str]) -> Any:
     """ValueError if it is no object file, or if a symbol is nowhere."""
     import llvmlite.binding as llvm
 
-    library = llvm.JITLibraryBuilder().add_object_img(object_file).add_current_process().export_symbol(symbol)
+    library = llvm.JITLibraryBuilder().add_object_img(object_file).add_current_process().export_symbol(ENTRY)
     for name in needs:
-        if (address := llvm.address_of_symbol(name)) is None and name.startswith("numba_"):
-            _numbas_own()
+        if (address := llvm.address_of_symbol(name)) is None:
+            _bring(name)
             address = llvm.address_of_symbol(name)
         if address is not None:
             library.import_symbol(name, address)
@@ -245,8 +202,13 @@ def _link(jit: Any, object_file: bytes, symbol: str, needs: Iterable[str]) -> An
         raise ValueError(f"it can't be linked: {error}") from error
 
 
-def _numbas_own() -> None:
-    """Makes the functions known that numba itself brings to compiled code."""
-    from numba.core.registry import cpu_target
+def _bring(name: str) -> None:
+    """Makes a function known that numba itself brings to compiled code, or Intel's library."""
+    if name.startswith("numba_"):
+        from numba.core.registry import cpu_target
 
-    assert cpu_target.target_context is not None
+        assert cpu_target.target_context is not None
+    elif name.startswith("__svml_"):
+        from .target import svml_found
+
+        svml_found()

@@ -5,10 +5,8 @@ Rounding is to nearest, ties to even; NaN stays NaN. What is too large becomes i
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-_jit = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
 _u = np.uint32
 _INFINITE, _NAN_BIT = _u(0x7F800000), _u(0x00400000)
 _SIGN, _REST = _u(0x8000), _u(0x7FFF)
@@ -22,29 +20,24 @@ _MAGIC = _u(
 )  # adding it as a float leaves a subnormal's digits at the right end
 
 
-@_jit
 def _float(bits):
     return np.uint32(bits).view(np.float32)
 
 
-@_jit
 def _bits(x):
     return np.float32(x).view(np.uint32)
 
 
-@_jit
 def widen_bf16(bits):
     return _float(_u(bits) << _SHIFT)
 
 
-@_jit
 def narrow_bf16(x):
     bits = _bits(x)
     even = _u(bits + _HALF + _u(_u(bits >> _SHIFT) & _ONE))
     return np.uint16(_u(bits | _NAN_BIT if x != x else even) >> _SHIFT)
 
 
-@_jit
 def widen_e5m2(bits):
     """The upper byte of an f16."""
     return widen_f16(_u(bits) << _u(8))
@@ -53,7 +46,6 @@ def widen_e5m2(bits):
 _E4M3_REBIAS = np.float32(2.0**120)  # biases of 127 and 7
 
 
-@_jit
 def widen_e4m3(bits):
     sign, rest = _u(bits) & _u(0x80), _u(bits) & _u(0x7F)
     finite = _bits(_float(_u(rest << _u(20))) * _E4M3_REBIAS)
@@ -61,7 +53,6 @@ def widen_e4m3(bits):
     return _float(whole | _u(sign << _u(24)))
 
 
-@_jit
 def widen_f16(bits):
     sign, rest = _u(bits) & _SIGN, _u(bits) & _REST
     shifted = _u(rest << _F16_SHIFT)
@@ -70,7 +61,6 @@ def widen_f16(bits):
     return _float(whole | _u(sign << _SHIFT))
 
 
-@_jit
 def narrow_f16(x):
     bits = _bits(x)
     sign, rest = _u(bits >> _SHIFT) & _SIGN, _u(bits & _u(0x7FFFFFFF))
@@ -88,7 +78,6 @@ def _narrow_fp8(mantissa, bias, greatest, infinite):
     magic = _u((127 - bias + 23 - mantissa + 1) << 23)  # as for f16
     endless = _u(infinite)
 
-    @_jit
     def narrow(x):
         bits = _bits(x)
         rest = _u(bits & _u(0x7FFFFFFF))

@@ -1,14 +1,15 @@
 """Loops of the host: the numbers and pointers that a compiled loop is called with.
 
-A loop takes one argument, its frame: int64 numbers that lie together, first pointers, then sizes, then a plan of how memory
-is walked. Sizes and strides are in frames alone, so other shapes need no other code. Nothing here imports numba; code.py finds
-or compiles what is described.
+A loop reads its frame: neighbouring int64 numbers, first pointers, then sizes, then a plan of how memory is walked. Sizes and
+strides are in frames alone, so other shapes need no other code. Nothing here imports numba; code.py finds or compiles what is
+described.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ...lazy import lazy
 from ...rows.program import Load, Map, collapse
 from ...types import DType, TensorDesc, row_major
 from .code import Code, Numbers, code_of, pointer
-from .spec import APART, NEXT, REPEATED, FoldSpec, MapSpec
+from .spec import APART, HEAD, NEXT, OUT, REPEATED, WALK, FoldSpec, MapSpec
 
 Arrays = Sequence[np.ndarray]
 Span = Callable[[int, int], None]
@@ -59,15 +60,15 @@ class MapLoop:
         )
         self.pointers = len(self.reads) + len(self.writes)
         self.core_result = 0 if CORE_RESULT in self.reads else None  # its place among the pointers
-        self.frame = array("q", [*[0] * self.pointers, 0, map.numel, *self.plan])
+        self.numel = map.numel
+        self.frame = array("q", [*[0] * self.pointers, *self.plan])
 
     @lazy
     def code(self) -> Code:
         return code_of(self.spec)
 
-    def fill(self, frame: Numbers, operands: Arrays, results: Arrays) -> None:
-        """The pointers of what is read and of what is written; the core result comes first, and later."""
-        at = 0
+    def fill(self, frame: Numbers, operands: Arrays, results: Arrays, at: int = 0) -> None:
+        """The pointers of what is read and of what is written; the core result comes first, and later. at: where they begin."""
         for p in self.reads:
             if p != CORE_RESULT:
                 frame[at] = pointer(operands[p])
@@ -80,20 +81,21 @@ class MapLoop:
         """The whole domain of these arrays, whose pointers the call keeps: `call()`, or `call(core_result)` after a core."""
         frame = self.frame[:]
         self.fill(frame, operands, results)
-        return self.code.bound(frame, (operands, results), self.core_result)
+        return self.code.bound(frame, (operands, results), self.core_result, 0, self.numel)
 
     def bind_span(self, operands: Arrays, results: Arrays) -> Span:
         """A part of the domain: `call(first, count)` of positions in row-major order."""
         frame = self.frame[:]
         self.fill(frame, operands, results)
-        return _span(frame, self.pointers, self.code.bound(frame, (operands, results), None))
+        return self.code.bound_span(frame, (operands, results))
 
 
 class FoldLoop:
-    """A reduction as a loop, with the Map before it.
+    """A reduction as a loop, which calls that of the Map before it for each block of values.
 
     feed   the Map, with what is reduced as its core input, unless it is kept in a result
     plain  whether the Map is nothing: its one operand is reduced as it lies
+    kept   which of the Map's results has the values; None where they go into the scratch memory
     sizes  outer, reduced, inner
     """
 
@@ -101,33 +103,33 @@ class FoldLoop:
         self, how: str, dtype: DType, feed: MapLoop, plain: bool, kept: int | None, sizes: tuple[int, int, int],
         columns: bool,
     ) -> None:  # fmt: skip
-        self.feed, self.spec = feed, FoldSpec(how, dtype, None if plain else feed.spec, kept, columns)
-        self.frame = array("q", [*[0] * feed.pointers, 0, 0, *sizes, *feed.plan])
+        self.feed, self.plain, self.outer = feed, plain, sizes[0]
+        self.spec = FoldSpec(how, dtype.compute, columns)
+        values = HEAD if plain else 0 if kept is None else HEAD + len(feed.reads) + kept
+        self.frame = array("q", [0, 0, values, *sizes[1:], *feed.frame])
+
+    @property
+    def specs(self) -> list[MapSpec | FoldSpec]:
+        """All that is compiled for it."""
+        return [self.spec] if self.plain else [self.spec, self.feed.spec]
 
     @lazy
     def code(self) -> Code:
         return code_of(self.spec)
 
+    def _filled(self, operands: Arrays, results: Arrays, out: np.ndarray) -> tuple[Numbers, tuple[Any, ...]]:
+        """A frame, and what its pointers point at."""
+        frame, walk = self.frame[:], None if self.plain else self.feed.code
+        frame[WALK], frame[OUT] = 0 if walk is None else walk.address, pointer(out)
+        self.feed.fill(frame, operands, results, HEAD)
+        return frame, (operands, results, out, walk)
+
     def bind(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Callable[..., None]:
         """The outer * inner sums into `out`, dense and of the compute type: `call()`, or `call(core_result)` after a core."""
-        frame = self.frame[:]
-        self.feed.fill(frame, operands, results)
-        frame[self.feed.pointers] = pointer(out)
-        return self.code.bound(frame, (operands, results, out), self.feed.core_result)
+        frame, keeps = self._filled(operands, results, out)
+        core_result = None if self.feed.core_result is None else HEAD + self.feed.core_result
+        return self.code.bound(frame, keeps, core_result, 0, self.outer)
 
     def bind_span(self, operands: Arrays, results: Arrays, out: np.ndarray) -> Span:
         """A part of the sums: `call(first, count)` of the outer axis."""
-        frame = self.frame[:]
-        self.feed.fill(frame, operands, results)
-        frame[self.feed.pointers] = pointer(out)
-        return _span(frame, self.feed.pointers + 1, self.code.bound(frame, (operands, results, out), None))
-
-
-def _span(frame: Numbers, at: int, call: Callable[..., None]) -> Span:
-    """The numbers at a place of the frame, and the next, are what the call is given."""
-
-    def span(first: int, count: int) -> None:
-        frame[at], frame[at + 1] = first, count
-        call()
-
-    return span
+        return self.code.bound_span(*self._filled(operands, results, out))

@@ -1,5 +1,4 @@
-"""A compiled loop of the host, to be looked at: what it computes, LLVM IR and assembly. As `compile_loop` makes it, whose text is part of
-every loop's key and so stays as it is."""
+"""A compiled loop of the host, to be looked at: what it computes, LLVM IR and assembly. As `compile_loop` makes it."""
 
 from __future__ import annotations
 
@@ -24,7 +23,10 @@ def _loops(value: Any, seen: set[int], alive: list[Any]) -> Iterator[MapSpec | F
         return
     seen.add(id(value))
     alive.append(value)  # ids stay taken
-    if isinstance(value, (MapLoop, FoldLoop)):  # the map before a fold is part of the fold
+    if isinstance(value, FoldLoop):
+        yield from value.specs
+        return
+    if isinstance(value, MapLoop):
         yield value.spec
         return
     parts: Any = ()
@@ -45,10 +47,7 @@ def _loops(value: Any, seen: set[int], alive: list[Any]) -> Iterator[MapSpec | F
 def spec_text(spec: MapSpec | FoldSpec) -> str:
     """What the loop computes: its expression step by step, what its arguments are read from, and how it walks them."""
     if isinstance(spec, FoldSpec):
-        lines = [f"reduce_{spec.how} in {spec.dtype}, {'columns' if spec.columns else 'the innermost axis'}"]
-        kept = "" if spec.kept is None else f", whose values are stored in target {spec.kept}"
-        lines.append("of an array as it lies" if spec.map is None else f"of a map{kept}:")
-        return "\n".join([*lines, *([] if spec.map is None else [spec_text(spec.map)])])
+        return f"reduce_{spec.how} in {spec.dtype}, {'columns' if spec.columns else 'the innermost axis'}"
     e = spec.expression
     walks = ("stays", "next element", "strided")
     lines = [f"map {e.name}"]
@@ -77,8 +76,7 @@ def _name(function: Any) -> str:
 
 
 def expressions(spec: MapSpec | FoldSpec) -> list[Expression]:
-    map = spec.map if isinstance(spec, FoldSpec) else spec
-    return [] if map is None else [map.expression]
+    return [spec.expression] if isinstance(spec, MapSpec) else []
 
 
 @functools.lru_cache(maxsize=256)

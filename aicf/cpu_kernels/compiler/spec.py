@@ -38,15 +38,18 @@ class MapSpec:
 
 @dataclass(frozen=True)
 class FoldSpec:
-    """A reduction of what a map makes, seen as (outer, reduced, inner) axes.
+    """A reduction of values seen as (outer, reduced, inner) axes. Where they come from is in the frame: memory, or a map's loop.
 
-    map      None where the values are there already: the one array, as it lies
-    kept     which of the map's targets they are stored in; None where they go into a block
+    dtype    a compute type: what the values are
     columns  whether the innermost axis stays; else its size is 1
     """
 
     how: str
     dtype: DType
-    map: MapSpec | None
-    kept: int | None
     columns: bool
+
+
+# A fold's frame: the address of the map's loop, or 0; the pointer of the results; where in the frame the values' pointer is, or 0 where the map
+# writes them into the scratch memory; the sizes of the reduced and the inner axis; then the map's own frame.
+ENTRY = "run"  # the symbol of every loop
+WALK, OUT, VALUES, REDUCED, WIDTH, HEAD = range(6)

@@ -6,12 +6,9 @@ f32's last digit and 2^n neither overflows nor becomes subnormal, and round once
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from .wide_math import *  # noqa: F403
-
-_jit = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 _LOG2_E, _LN_2 = 1.4426950408889634, 0.6931471805599453
 _ROUND = 6755399441055744.0  # 1.5 * 2^52: what is added to it loses its fraction, and its integer is in the low bits
@@ -20,7 +17,6 @@ _ONE_BITS, _ROOT_HALF_BITS = np.int64(0x3FF0000000000000), np.int64(0x3FE6A09E66
 _FRACTION = np.int64(0x000FFFFFFFFFFFFF)
 
 
-@_jit
 def _split(x):
     """(s, p): e^x is s * (1 + p), s a power of 2. x is an f64 of at most 700; p has f32's precision twice over."""
     shifted = x * _LOG2_E + _ROUND
@@ -37,7 +33,6 @@ def _split(x):
     return np.int64(exponent << _FRACTION_BITS).view(np.float64), p
 
 
-@_jit
 def exp(x):
     wide = np.float64(x)
     near = wide if abs(wide) < 150.0 else 150.0 if wide > 0.0 else -150.0  # beyond, f32 has only inf and 0
@@ -45,7 +40,6 @@ def exp(x):
     return np.float32(wide if wide != wide else s + s * p)
 
 
-@_jit
 def exp2(x):
     wide = np.float64(x)
     near = wide if abs(wide) < 200.0 else 200.0 if wide > 0.0 else -200.0
@@ -53,7 +47,6 @@ def exp2(x):
     return np.float32(wide if wide != wide else s + s * p)
 
 
-@_jit
 def tanh(x):
     wide = np.float64(x)
     near = abs(wide) if abs(wide) < 20.0 else 20.0  # beyond, f32 has only 1
@@ -63,7 +56,6 @@ def tanh(x):
     return np.float32(wide if wide != wide else -t if wide < 0.0 else t if wide > 0.0 else wide)
 
 
-@_jit
 def log(x):
     wide = np.float64(x)
     bits = np.float64(wide).view(np.int64) - _ROOT_HALF_BITS
@@ -83,7 +75,6 @@ def log(x):
     return np.float32(finite if 0.0 < wide < np.inf else special)
 
 
-@_jit
 def erf(x):
     """x * P(x^2) / Q(x^2), fitted to 3e-9 of erf."""
     wide = np.float64(x)
@@ -103,7 +94,6 @@ def erf(x):
     return np.float32(wide if wide != wide else near * p / q)
 
 
-@_jit
 def erfc(x):
     """e^(-x^2) times a polynomial in (|x| - 3.1) / (|x| + 3.1), fitted to 2e-9 of erfc."""
     wide = np.float64(x)
