@@ -305,19 +305,19 @@ schedule_step.samples((), (), every=3, gamma=0.5)
 def schedule_cosine(step: Index, base: F32, *, warmup: int = 0, total: int, floor: float = 0.0):
     """base * step / warmup while step < warmup, then half a cosine from base to floor at step = total, then floor.
 
-    The cosine is a series that is right to 2e-7 of base - floor: f32, whatever it is computed in.
+    The cosine is a series that is right to 1e-6 of itself, at its end too: f32, whatever it is computed in.
 
     C2  0 <= warmup < total
     """
     t = float(step)
-    done = (t - warmup) / (total - warmup)
+    remaining = (total - t) / (total - warmup)
     square = (
-        done * done
-    )  # of the sine of half the angle: a series for 0 to 1, where libm's would bring in f64
-    sine = done * (1.5707963267948966 + square * (-0.6459640975062462 + square * (0.07969262624616704 + square * (
+        remaining * remaining
+    )  # the cosine of the part that is done: nothing cancels; libm's would bring in f64
+    sine = remaining * (1.5707963267948966 + square * (-0.6459640975062462 + square * (0.07969262624616704 + square * (
         -0.004681754135318687 + square * (0.00016044118478735982 + square * -3.598843235212085e-06)))))  # fmt: skip
-    decayed = floor + (base - floor) * (1.0 - sine * sine)
-    return base * t / warmup if t < warmup else decayed if done < 1.0 else floor
+    decayed = floor + (base - floor) * (sine * sine)
+    return base * t / warmup if t < warmup else decayed if remaining > 0.0 else floor
 
 
 @elementwise("schedule_linear", result=DType.f32)
@@ -327,9 +327,9 @@ def schedule_linear(step: Index, base: F32, *, warmup: int = 0, total: int, floo
     C2  0 <= warmup < total
     """
     t = float(step)
-    done = (t - warmup) / (total - warmup)
-    decayed = base + (floor - base) * done
-    return base * t / warmup if t < warmup else decayed if done < 1.0 else floor
+    remaining = (total - t) / (total - warmup)
+    decayed = floor + (base - floor) * remaining
+    return base * t / warmup if t < warmup else decayed if remaining > 0.0 else floor
 
 
 def _check_warmup(step, base, warmup, total, floor):

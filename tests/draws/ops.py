@@ -307,6 +307,10 @@ class Wanted:
             bad = differs(got, want, allowed, t)
             if bad.any() and self.case.values in ("special", "wide"):  # what f32 overflows to is right, too
                 bad &= differs(got, self.own[n], allowed, t)
+                if (
+                    ELEMENTWISE in self.case.schema.traits
+                ):  # inf - inf in f32 is a number where one fma rounds once
+                    bad &= ~np.isnan(self.own[n]) | np.isnan(want)
             if bad.any():
                 at = tuple(int(i) for i in np.argwhere(bad)[0])
                 return (

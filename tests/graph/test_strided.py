@@ -437,6 +437,32 @@ def test_random_programs_of_views(variants, least, request):
     assert strided > least * len(seeds) / 120
 
 
+@pytest.mark.spec("C6")
+@pytest.mark.parametrize(
+    "perms",
+    [[(0, 1, 2, 3), (2, 3, 0, 1)], [(0, 2, 1, 3), (0, 2, 1, 3)], [(3, 2, 1, 0), (0, 1, 2, 3)]],
+    ids=str,
+)
+def test_a_value_that_two_results_would_contain_is_written_into_one(perms):
+    """Both transposes could have their operand written through them; it has one address, so the other one reads it there."""
+
+    def twice(ctx, x):
+        y = ctx.attention(x, x, x, causal=True)
+        return {f"out{n}": ctx.tanh(ctx.transpose(y, perm=perm)) for n, perm in enumerate(perms)}
+
+    registry = registry_of(kernel("cpu.any.v1", strided=True, masked=True))
+    x = np.random.default_rng(3).normal(size=(2, 3, 4, 4)).astype(np.float32)
+    graph = graph_of(twice, shape=x.shape)
+    plan, _, _ = planned(graph, registry)
+    assert ExecPlan.from_json(plan.to_json()) == plan
+    executor = Executor(runtime("cpu"), KernelLoader(registry, runtime("cpu")))
+    bound = executor.bind(plan, {"x": x}, None)
+    bound.run()
+    for name, want in by_references(optimize(graph), x).items():
+        (slot,) = [s for s in plan.outputs if s.name == name]
+        np.testing.assert_allclose(bound.tensors[slot.vid].numpy(), want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.spec("A7")
 def test_tuning_measures_no_strides():
     net = nn.Model({"x": aicf.TensorSpec((B, T, 8))}).add(nn.MultiHeadAttention(8, 4))

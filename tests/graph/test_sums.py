@@ -60,8 +60,13 @@ class Sum:
 def numbers(draw: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Positive: all equal, or each drawn."""
     if draw.random() < 0.5:
-        return np.full(shape, draw.choice(EQUAL), np.float32)
+        return equal(draw, shape)
     return draw.gamma(2.0, size=shape).astype(np.float32)
+
+
+def equal(draw: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """All one number, so that the errors of a serial sum have one sign."""
+    return np.full(shape, draw.choice(EQUAL), np.float32)
 
 
 def split(draw: np.random.Generator, terms: int, axes: int) -> tuple[tuple[int, ...], int]:
@@ -131,13 +136,11 @@ def scattered(draw: np.random.Generator, terms: int) -> Sum:
 
 
 def multiplied(draw: np.random.Generator, terms: int) -> Sum:
-    """A product with few rows and columns, vectors among them."""
-    m, n = (int(x) for x in draw.integers(1, 4, 2))
+    """A product of a vector with few rows or columns; the longest of two vectors."""
+    m, n = (int(x) for x in draw.permutation([1, 1 if terms == LONG else draw.integers(1, 4)]))
     trans_a, trans_b = (bool(x) for x in draw.integers(0, 2, 2))
-    a, b = (
-        numbers(draw, (terms, m) if trans_a else (m, terms)),
-        numbers(draw, (n, terms) if trans_b else (terms, n)),
-    )
+    a = equal(draw, (terms, m) if trans_a else (m, terms))
+    b = equal(draw, (n, terms) if trans_b else (terms, n))
     left, right = (
         x.T if t else x for x, t in ((a.astype(np.float64), trans_a), (b.astype(np.float64), trans_b))
     )
@@ -162,7 +165,7 @@ def normalised(draw: np.random.Generator, terms: int) -> Sum:
 
 def normalised_columns(draw: np.random.Generator, terms: int) -> Sum:
     """Columns divided by a sum of equal terms, whose rounding errors all have one sign."""
-    x = np.full((terms, int(draw.integers(2, 4))), draw.choice(EQUAL), np.float32)
+    x = equal(draw, (terms, int(draw.integers(2, 4))))
     return divided(str(draw.choice(["softmax", "logsumexp", "l2_normalize"])), x, 0)
 
 

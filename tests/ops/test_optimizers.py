@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from draws.seeds import rng as rng_of
 
 from aicf.ops.schema import schema_of
 
@@ -232,6 +233,22 @@ def test_schedules_by_hand():
     assert schedule("cosine", [6], **line)[0] == pytest.approx(0.1 + 0.4 * (1 + math.cos(math.pi / 4)) / 2)
     assert schedule("linear", [0, 5, 10], total=10) == pytest.approx([0.5, 0.25, 0])
     assert schedule("cosine", [0, 5, 10], total=10) == pytest.approx([0.5, 0.25, 0], abs=1e-7)
+
+
+@pytest.mark.spec("C13")
+@pytest.mark.parametrize("op", ["linear", "cosine"])
+def test_schedules_have_all_digits_up_to_their_end(op):
+    """Drawn steps, most of them the last ones, where 1 minus what is done has few digits."""
+    draw = rng_of("ends of schedules", op)
+    for _ in range(30):
+        total = int(draw.integers(8, 100_000))
+        remaining, base = (
+            int(draw.choice([1, 2, 3, int(draw.integers(1, total))])),
+            float(draw.uniform(0.01, 1)),
+        )
+        part = remaining / total if op == "linear" else math.sin(math.pi / 2 * remaining / total) ** 2
+        (got,) = scalar(f"schedule_{op}", total - remaining, base, warmup=0, total=total, floor=0.0)
+        assert float(got) == pytest.approx(float(np.float32(base)) * part, rel=1e-6), (total, remaining)
 
 
 @pytest.mark.parametrize("op", ["sgd_step", "adam_step", "increment", *[op for op, *_ in ADAPTIVE]])

@@ -154,7 +154,8 @@ class _Moves:
         return found
 
     def _written(self, movers: list[int]) -> set[int]:
-        found, makers = set[int](), self.takers - self.read
+        """Those whose operands are written where the result is: each operand for one of them, since a value has one address."""
+        found, makers, placed = set[int](), self.takers - self.read, set[int]()
         for i in movers:
             op = self.ops[i]
             (out,) = op.out_vids
@@ -163,8 +164,9 @@ class _Moves:
             if i in self.read or not whole or not made or len(set(op.in_vids)) < len(op.in_vids):
                 continue
             others = {r for v in op.in_vids for r in self.readers[v]} - {i}
-            if all(r in self.takers or r in self.read for r in others):
+            if placed.isdisjoint(op.in_vids) and all(r in self.takers or r in self.read for r in others):
                 found.add(i)
+                placed.update(op.in_vids)
         for i in sorted(found, reverse=True):  # a reshape at the end is the same bytes anyway
             if VIEW in schema_of(self.ops[i].kind).traits and found.isdisjoint(
                 self.readers[self.ops[i].out_vids[0]]

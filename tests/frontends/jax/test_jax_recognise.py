@@ -166,6 +166,7 @@ def of_optax_with_one_hot(x, y):
 LOSSES = (of_logarithms, of_one_hot, of_optax, of_optax_with_one_hot)
 
 
+@pytest.mark.sample(1, each="loss")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("labels", ["classes", "negative", "beyond"])
 def test_cross_entropy_forward_and_backward(loss, labels):
@@ -228,6 +229,7 @@ def of_squares(x, w, b):
 NORMS = {of_layers: "layer_norm", of_layers_as_flax_has_it: "layer_norm", of_squares: "rms_norm"}
 
 
+@pytest.mark.sample(1, each="norm")
 @pytest.mark.parametrize("norm", NORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("residual", [False, True])
 def test_gradients_of_norms(norm, residual):

@@ -1,6 +1,10 @@
 """Attributes and inputs of ONNX that are 0, 0.0 or empty are values, not absent ones: drawn nodes, beside ONNX's own evaluator."""
 
+import itertools
+
 import numpy as np
+import onnx
+import pytest
 from draws.seeds import rng as rng_of
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
@@ -92,3 +96,43 @@ def test_drawn_nodes_with_falsy_attributes():
     rng = rng_of("falsy attributes")
     for op in ["Attention", *rng.choice(sorted(OPS), NODES - 1, replace=False)]:
         check(rng, op)
+
+
+X, ONE = np.zeros((3, 4), np.float32), np.array(1, I64)
+# an op and its inputs; those named are one integer or number each
+NUMBERS = {
+    "CumSum": ({"x": X, "axis": ONE}, ["axis"]),
+    "TopK": ({"x": X, "k": ONE}, ["k"]),
+    "Trilu": ({"x": X, "k": ONE}, ["k"]),
+    "OneHot": ({"x": np.array([0, 2]), "depth": np.array(3), "values": np.array([0, 1], np.float32)}, ["depth"]),
+    "DFT": ({"x": X[:, :, None], "length": np.array(4), "axis": ONE}, ["length", "axis"]),
+    "Range": ({"start": ONE, "limit": ONE, "delta": ONE}, ["start", "limit", "delta"]),
+    "STFT": ({"x": X[:, :, None], "step": ONE, "window": X[0], "length": np.array(4)}, ["step", "length"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", NUMBERS)
+def test_one_number_is_one_element(op):
+    """An empty constant is not the default, and of several none is chosen."""
+    inputs, numbers = NUMBERS[op]
+    for name, size in itertools.product([None, *numbers], (0, 2)):
+        weights = {n: np.resize(v, size) if n == name else v for n, v in inputs.items() if n != "x"}
+        feeds = (
+            [("x", inputs["x"].shape, helper.np_dtype_to_tensor_dtype(inputs["x"].dtype))]
+            if "x" in inputs
+            else []
+        )
+        output = onnx.ValueInfoProto(name="y")
+        made = model(
+            [helper.make_node(op, list(inputs), ["i", "y"] if op == "TopK" else ["y"])],
+            feeds,
+            [output],
+            weights,
+            20,
+        )
+        if name is None:
+            aicf.from_onnx(made, "cpu")
+            continue
+        with pytest.raises(aicf.AicfError) as refused:
+            aicf.from_onnx(made, "cpu")
+        assert f"{size} elements" in str(refused.value) or f"[{size}]" in str(refused.value), refused.value

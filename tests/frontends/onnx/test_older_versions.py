@@ -55,6 +55,20 @@ def test_drawn_nodes_of_older_versions(part):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=case)
 
 
+def test_statistics_of_each_element_are_refused():
+    """BatchNormalization of version 7 with spatial=0; 1 is the default, of each channel."""
+    x = np.ones((2, 3, 4), np.float32)
+    for spatial, shape in ((1, (3,)), (0, (3, 4))):
+        weights = {name: np.ones(shape, np.float32) for name in ("s", "b", "m", "v")}
+        node = helper.make_node("BatchNormalization", ["x", *weights], ["y"], spatial=spatial)
+        made = model([node], [("x", x.shape)], [("y", x.shape)], weights, 7)
+        if spatial:
+            np.testing.assert_allclose(aicf.from_onnx(made, "cpu")({"x": x})["y"].numpy(), x, rtol=1e-4)
+        else:
+            with pytest.raises(UnsupportedOpsError, match="of each element"):
+                aicf.from_onnx(made, "cpu")
+
+
 def test_a_version_may_be_named_twice():
     version = int(rng("versions").integers(13, 22))
     node, result = helper.make_node("Neg", ["x"], ["y"]), [("y", [2])]

@@ -91,6 +91,8 @@ def _(e: Emission, node: Operation, *operands: Value, outer: Mapping[int, Value]
     if any(n != 1 for n in _sizes(attrs, "base_dilations", rank)):
         raise UnsupportedForm("of a dilated operand")
     moving = _Moving(node, rank)
+    if not moving.window:
+        return x
     rows = moving.rows(e, x)
     if kind == "maximum":
         return moving.back(e, e.ctx.max_pool(rows, window=moving.window, **moving.how), x.shape)
@@ -126,14 +128,15 @@ def _scanned(e: Emission, node: Operation, kind: str, x: Value, init: Value) -> 
 
 
 class _Moving:
-    """The axes along which windows move, and how: those axes come last, the others are merged to rows of one channel."""
+    """The axes along which windows move, and how: those axes come last, the others are merged to rows of one channel. Without such axes
+    each element is a window."""
 
     def __init__(self, node: Operation, rank: int) -> None:
         attrs = node.attrs
         window, strides = tuple(attrs["window_dimensions"]), _sizes(attrs, "window_strides", rank)
         dilation, padding = _sizes(attrs, "window_dilations", rank), _pairs(attrs.get("padding"), rank)
         moving = [a for a in range(rank) if (window[a], strides[a], padding[a]) != (1, 1, (0, 0))]
-        if not 1 <= len(moving) <= 3:
+        if len(moving) > 3:
             raise UnsupportedForm(f"over {len(moving)} axes")
         self.still = [a for a in range(rank) if a not in moving]
         self.order = (*self.still, *moving)
@@ -172,6 +175,8 @@ def _(
     if chosen is not None and chosen.attrs["comparison_direction"] == "GT":
         raise UnsupportedForm("that takes the last of equal elements")
     moving = _Moving(node, x.rank)
+    if not moving.window:
+        return source
     rows = e.ctx.copy(moving.rows(e, x))
     pooled = e.ctx.max_pool(rows, window=moving.window, **moving.how)
     weighed = e.ctx.mul(pooled, moving.rows(e, source))
