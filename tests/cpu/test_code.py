@@ -217,7 +217,7 @@ def other_code(data: bytes, name: str) -> bytes:
 
 
 def other_symbol(data: bytes, name: str) -> bytes:
-    return disk.encode(disk.decode(data, name)[0].replace(b"\0run\0", b"\0ran\0"), {"needs": []}, name)
+    return disk.encode(disk.decode(data, name)[0].replace(b"aicf_loop", b"aicf_look"), {"needs": []}, name)
 
 
 def other_facts(data: bytes, name: str) -> bytes:
@@ -314,7 +314,7 @@ PAGE, LENGTH, NORESERVE = mmap.PAGESIZE, 64 << 30, 0x4000
 jit = code._jit()
 numbers = [n + 0.5 for n in range(400)] * 3  # two pages of code or more, one of constants
 lines = [f"%v{i + 1} = fadd double %v{i}, {n:e}" for i, n in enumerate(numbers)]
-text = "define double @run(double %v0) {\\n" + "\\n".join(lines) + f"\\nret double %v{len(lines)}" + "\\n}"
+text = "define double @aicf_loop(double %v0) {\\n" + "\\n".join(lines) + f"\\nret double %v{len(lines)}" + "\\n}"
 machine = llvm.Target.from_default_triple().create_target_machine(opt=3, reloc="pic", codemodel="default", jit=True)
 made = machine.emit_object(llvm.parse_assembly(text))
 def reserve(length):
@@ -331,7 +331,7 @@ for n in range(1, 200):  # single pages at the upper end
 kept = []
 for _ in range(50):
     kept.append(code._link(jit, made, []))
-    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(kept[-1]["run"])(1.0) == 1.0 + sum(numbers)
+    assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(kept[-1]["aicf_loop"])(1.0) == 1.0 + sum(numbers)
 """
 
 

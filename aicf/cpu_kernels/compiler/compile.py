@@ -26,7 +26,7 @@ def compiled_texts(spec: MapSpec | FoldSpec) -> tuple[str, str]:
 
 
 def _module_of(spec: MapSpec | FoldSpec) -> Any:
-    """Of LLVM, optimised: one function, `run`."""
+    """Of LLVM, optimised: one function, `aicf_loop`."""
     loop = emit_map(spec) if isinstance(spec, MapSpec) else emit_fold(spec)
     context = llvm.create_context()
     data_layout = target_data()

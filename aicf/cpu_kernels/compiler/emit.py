@@ -30,7 +30,7 @@ def memory_type(name: str) -> Any:
 
 
 class LoopBuilder(ir.IRBuilder):
-    """Writes the one function of a module: `i32 run(ptr frame, ptr scratch, i64 first, i64 count)`.
+    """Writes the one function of a module: `i32 aicf_loop(ptr frame, ptr scratch, i64 first, i64 count)`.
 
     bitcode  of the scalar functions that it calls, by their symbols
     """

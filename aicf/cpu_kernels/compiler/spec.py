@@ -51,5 +51,5 @@ class FoldSpec:
 
 # A fold's frame: the address of the map's loop, or 0; the pointer of the results; where in the frame the values' pointer is, or 0 where the map
 # writes them into the scratch memory; the sizes of the reduced and the inner axis; then the map's own frame.
-ENTRY = "run"  # the symbol of every loop
+ENTRY = "aicf_loop"  # the symbol of every loop
 WALK, OUT, VALUES, REDUCED, WIDTH, HEAD = range(6)
