@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -31,6 +32,11 @@ from untouched import pytest_make_collect_report  # noqa: F401  (a hook)
 
 os.environ[VARIABLE] = run_seed()  # workers and processes that tests start draw the same
 hypothesis_core.global_force_seed = run_number()  # unless --hypothesis-seed is another
+# A busy machine is slow to draw: that is no fault of a test.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 
 def _repeatable(create: Callable[..., np.random.Generator]) -> Callable[..., np.random.Generator]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from registry.synthetic import kernel, registry_of
 
@@ -17,6 +17,7 @@ from aicf.errors import AicfError
 from aicf.files import Bad
 from aicf.graph.run.diff import Diff
 from aicf.pages.data import check_explanation
+from examples import examples
 
 from .chains import model_of
 
@@ -165,7 +166,7 @@ def places(data, path=()):
 SAVED = json.dumps(explained(ONE, PAIR))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_a_changed_explanation_is_refused_or_compared(data):
     saved = json.loads(SAVED)

@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aicf.graph.emit.evaluate import evaluate
 from aicf.graph.recognise.run import recognise
+from examples import examples
 
 from .spelt import Spelt
 
@@ -564,7 +565,7 @@ def test_masks_of_data_that_are_added_are_left_in_training():
 # --- any of them together ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     softmax_form=st.sampled_from(SOFTMAXES), scale=st.sampled_from(sorted(SCALES)), mask=st.sampled_from([None, *MASKS]),
     causal=st.booleans(), turned=st.booleans(), seed=st.integers(0, 99), t=st.integers(1, 4), keys=st.integers(2, 6),
