@@ -8,7 +8,7 @@ import numpy as np
 
 from ..types import DType, Precision, TensorSpec
 from .losses import targets
-from .schema import F32, Float, Index, op, require
+from .schema import ACCUMULATES, F32, Float, Index, op, require
 
 
 def _check(
@@ -25,7 +25,7 @@ def _check(
     require(0 <= z_loss < math.inf, "C6", f"z_loss is {z_loss}, expected a finite number, 0 or more")
 
 
-@op("linear_cross_entropy", results=("loss", "lse"), flops=24, public=1)
+@op("linear_cross_entropy", results=("loss", "lse"), flops=24, traits=(ACCUMULATES,), public=1)
 def linear_cross_entropy(
     x: Float,
     weight: Float,
@@ -96,7 +96,7 @@ def _(emit, dloss, x, weight, labels, lse, ignore_index, label_smoothing, z_loss
     return dx, dweight, None
 
 
-@op("linear_cross_entropy_grad", results=("dx", "dweight"), flops=24)
+@op("linear_cross_entropy_grad", results=("dx", "dweight"), flops=24, traits=(ACCUMULATES,))
 def linear_cross_entropy_grad(
     dloss: F32,
     x: Float,

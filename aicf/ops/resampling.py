@@ -8,18 +8,18 @@ from functools import lru_cache
 import numpy as np
 
 from ..types import TensorSpec
-from .schema import F32, LINEAR, MASKED, Access, Float, Index, is_integer, op, require
+from .schema import ACCUMULATES, F32, LINEAR, MASKED, Access, Float, Index, is_integer, op, require
 
 NOWHERE = -(2**31)  # an index of no element
 
 
-@op("resample", traits=(MASKED, LINEAR), flops=4)
+@op("resample", traits=(MASKED, LINEAR, ACCUMULATES), flops=4)
 def resample(x: Float, indices: Index, weights: F32, back_indices: Index, back_weights: F32, *, axis: int):
     """Along an axis, sums of weighted elements: y[..., o, ...] is the sum over k of weights[k, o] * x[..., indices[k, o], ...].
 
     Shapes: indices and weights (K, M), x (…, N, …), y (…, M, …). An index outside of [-N, N) adds nothing. back_indices and back_weights
     (J, N) are the same sums the other way, which the gradient takes: of x's element n they list where it goes and by which weight. Sums
-    are f32.
+    are f32, or f64.
 
     C1  axis is in [-rank(x), rank(x))
     C2  indices has shape (K, M)
