@@ -196,6 +196,8 @@ class _Drawer:
 
     def attribute(self, a: Any, x: np.ndarray) -> Any:
         kinds = onnx.defs.OpSchema.AttrType
+        if a.name == "clip":
+            return None  # the reference of recurrent ops ignores it
         if a.type == kinds.INT:
             return int(self.of([0, 1] if a.name in FLAGS else [0, 1, -1, 2, 3]))
         if a.type == kinds.FLOAT:
