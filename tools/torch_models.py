@@ -6,16 +6,20 @@ from __future__ import annotations
 import inspect
 import random
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]  # a model, and what it is called with
-LARGEST = 30_000_000  # parameters of a model that is run
+LARGEST = 15_000_000  # parameters of a model that is run,
+BUILT = 100_000_000  # and of one whose repeated blocks are still to be dropped
+Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
 VOCABULARY, LENGTH, IMAGE = 97, 12, 32
+# Sides of images for models whose configuration does not say one: the first that the model takes.
+IMAGES = (64, 96, 160, 224, 299)
 # What a configuration's numbers become, by parts of their names: the first that is found counts.
 SIZES = [
     (r"vocab_size$", VOCABULARY), (r"(max_position|n_positions|max_seq|n_ctx|max_length)", 64), (r"image_size$|img_size$", IMAGE),
@@ -73,21 +77,52 @@ def drawn(seed: str) -> Iterator[str]:
 def make(name: str) -> Made:
     """A model by its name, and arguments that eager PyTorch takes. Refused if there is none that is small enough."""
     library, _, kind = name.partition(" ")
-    model, calls = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}[
+    build, calls = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}[
         library
     ](kind)
-    _without_dropout(model)
-    if not any(p.requires_grad for p in model.parameters()):
-        raise Refused("no parameter is trained")
     why = "no arguments"
-    for args, named in calls:
+    for shrink in (True, False):
         try:
-            with torch.no_grad():
-                model.train()(*args, **named)
-            return model, args, named
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
+            with torch.device("meta"):
+                _counted(_prepared(build, shrink))
+        except NotImplementedError:  # it computes with its parameters while it is built
+            pass
+        model = _prepared(build, shrink)
+        _counted(model)
+        if not any(p.requires_grad for p in model.parameters()):
+            raise Refused("no parameter is trained")
+        for args, named in calls(model):
+            try:
+                with torch.no_grad():
+                    model.train()(*args, **named)
+                return model, args, named
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
     raise Refused(f"eager PyTorch: {why.splitlines()[0][:120]}")
+
+
+def _prepared(build: Callable[[], nn.Module], shrink: bool) -> nn.Module:
+    model = build()
+    if (count := sum(p.numel() for p in model.parameters())) > BUILT:
+        raise Refused(f"more than {BUILT:,} parameters: {count:,}")
+    _without_dropout(model)
+    if shrink:
+        _without_repeats(model)
+    return model
+
+
+def _without_repeats(model: nn.Module) -> None:
+    """Of blocks in a row that are alike, two: the others compute what those do."""
+    for module in list(model.modules()):
+        if not isinstance(module, (nn.Sequential, nn.ModuleList)):
+            continue
+        kept: list[tuple[str, nn.Module, str]] = []
+        for name, block in module.named_children():
+            looks = f"{block}{[tuple(t.shape) for t in block.state_dict().values()]}"
+            if len(kept) < 2 or not kept[-2][2] == kept[-1][2] == looks:
+                kept.append((name, block, looks))
+        listed = isinstance(module, nn.ModuleList)
+        module._modules = {str(n) if listed else name: block for n, (name, block, _) in enumerate(kept)}
 
 
 def _without_dropout(model: nn.Module) -> None:
@@ -100,51 +135,62 @@ def _without_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def _counted(model: nn.Module) -> nn.Module:
+def _counted(model: nn.Module) -> None:
     count = sum(p.numel() for p in model.parameters())
     if count > LARGEST:
-        raise Refused(f"{count:,} parameters")
-    return model
+        raise Refused(f"more than {LARGEST:,} parameters: {count:,}")
 
 
-def _images(*sizes: int) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def _first(builders: list[Callable[[], nn.Module]]) -> Callable[[], nn.Module]:
+    """The first builder whose arguments are not refused; the last one is not tried."""
+    for build in builders[:-1]:
+        try:
+            with torch.device("meta"):
+                build()
+            return build
+        except NotImplementedError:
+            return build
+        except Exception:  # each model refuses a size in another way
+            continue
+    return builders[-1]
+
+
+def _images(*sizes: int) -> Calls:
     return [((torch.randn(2, 3, size, size),), {}) for size in sizes]
 
 
-def _of_timm(kind: str) -> tuple[nn.Module, Any]:
+def _of_timm(kind: str) -> tuple[Callable[[], nn.Module], Callable[[Any], Calls]]:
     import timm
 
-    with torch.device("meta"):
-        _counted(timm.create_model(kind, num_classes=7))
-    model = timm.create_model(kind, num_classes=7)
-    return model, _images(64, model.default_cfg.get("input_size", (3, 224, 224))[-1])
+    build = _first(
+        [partial(timm.create_model, kind, num_classes=7, **more) for more in ({"img_size": IMAGES[0]}, {})]
+    )
+    return build, lambda model: _images(*IMAGES, model.default_cfg.get("input_size", (3, 224, 224))[-1])
 
 
-def _of_torchvision(kind: str) -> tuple[nn.Module, Any]:
+def _of_torchvision(kind: str) -> tuple[Callable[[], nn.Module], Callable[[Any], Calls]]:
     from torchvision.models import get_model, get_model_builder
 
     own = {n: None for n in inspect.signature(get_model_builder(kind)).parameters if n.startswith("weights")}
-    model = _counted(get_model(kind, **own))
-    return model, [*_images(64, 224, 299), ((torch.randn(1, 3, 8, 64, 64),), {})]
+    build = _first([partial(get_model, kind, **own, **more) for more in ({"image_size": IMAGES[0]}, {})])
+    return build, lambda model: [*_images(*IMAGES), ((torch.randn(1, 3, 8, 64, 64),), {})]
 
 
-def _of_transformers(kind: str) -> tuple[nn.Module, Any]:
+def _of_transformers(kind: str) -> tuple[Callable[[], nn.Module], Callable[[Any], Calls]]:
     from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
     config = _small(CONFIG_MAPPING[kind])
     config.use_cache = False
-    model = None
     for auto in (AutoModelForCausalLM, AutoModel):
         try:
             with torch.device("meta"):
-                _counted(auto.from_config(config))
-            model = auto.from_config(config)
-            break
+                auto.from_config(config)
+        except NotImplementedError:
+            pass
         except ValueError:  # no class of that sort
             continue
-    if model is None:
-        raise Refused("no class for the configuration")
-    return model, _arguments(model)
+        return partial(auto.from_config, config), _arguments
+    raise Refused("no class for the configuration")
 
 
 def _small(kind: Any) -> Any:
@@ -167,7 +213,7 @@ def _shrunk(name: str, value: int) -> dict[str, int]:
     return {} if size >= value else {name: size}
 
 
-def _arguments(model: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def _arguments(model: Any) -> Calls:
     """Calls by what forward's first arguments are called."""
     ids = torch.randint(2, VOCABULARY, (2, LENGTH))
     known = set(inspect.signature(model.forward).parameters)
