@@ -1,6 +1,6 @@
 """What share of op calls aicf takes of PyTorch's models, and which ops it leaves: docs/results/coverage.md is written by this.
 
-    python tools/torch_coverage.py [--count 60] [--seed S] [--types f32,bf16,f16] [--alone f32] [--only NAME] [--jobs N] [--write]
+    python tools/torch_coverage.py [--count 60] [--seed S] [--types f32,bf16,f16] [--each N] [--alone f32] [--only NAME] [--jobs N] [--write]
 
 Models are drawn from all names of timm, torchvision and transformers (the extra `coverage`), with random weights and small sizes; the seed,
 which is the date unless it is set, is printed and draws the same names again. Names that make no model that eager PyTorch runs here are
@@ -8,7 +8,7 @@ drawn again, and counted. Each model runs in inference, and forward and backward
 all of its buffers are compared with eager PyTorch's (torch_eager.py).
 
 Each run that ends is a line of JSON in build/coverage/SEED.jsonl. What is there is not run again, so a run that was stopped goes on, and a
-second one adds a type; `--again` runs again what differed or failed.
+second one adds a type; with `--each 1` the first of them runs each model in one type. `--again` runs again what differed or failed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
@@ -154,50 +154,67 @@ def _reason(text: str) -> str:
 def all_measured(asked: argparse.Namespace, results: Results) -> Iterator[Measured]:
     """Drawn models until enough were compared in a type, those of the file first."""
     types, alone = tuple(asked.types.split(",")), tuple(asked.alone.split(","))
-    listed = [name for name in drawn(asked.seed) if asked.only in name]
+    listed = list(enumerate(name for name in drawn(asked.seed) if asked.only in name))
     ran, each = 0, TOGETHER * asked.jobs
     while listed and ran < asked.count:
-        names, listed = listed[:each], listed[each:]
-        missing = {name: results.missing(name, types) for name in names}
+        chunk, listed = listed[:each], listed[each:]
+        missing = {name: results.missing(name, _turn(types, n)[: asked.each]) for n, name in chunk}
         fresh = _in_processes(
-            {name: partial(measured, name, those, alone, asked.limit) for name, those in missing.items() if those}, asked.jobs
+            {name: partial(measured, name, those, alone, asked.limit) for name, those in missing.items() if those},
+            asked.jobs, results.add,
         )  # fmt: skip
-        for name in names:
+        for _, name in chunk:
             old = results.of(name, types)
-            new = next(fresh) if missing[name] else []
-            for m in new:
-                results.add(m)
-            yield from [*old, *new]
-            ran += any(not m.refused and not m.slow for m in [*old, *new])
+            runs = [*old, *next(fresh)] if missing[name] else old
+            yield from runs
+            ran += any(not m.refused and not m.slow for m in runs)
             if ran >= asked.count:
                 fresh.close()
                 return
 
 
-def _in_processes(calls: dict[str, Any], jobs: int) -> Iterator[list[Measured]]:
-    """The results in order. Where a process dies, each call that is left has one of its own, and one that dies there failed.
-    (max_tasks_per_child would end processes, but Python 3.11's pools of it wait for ever.)"""
-    todo = list(calls)
-    if not todo:
+def _turn(types: tuple[str, ...], n: int) -> tuple[str, ...]:
+    n %= len(types)
+    return types[n:] + types[:n]
+
+
+def _in_processes(
+    calls: dict[str, Any], jobs: int, record: Callable[[Measured], None]
+) -> Iterator[list[Measured]]:
+    """The results in order, each recorded when it is there. Where a process dies, each call that is left has one of its own, and one
+    that dies there failed. (max_tasks_per_child would end processes, but Python 3.11's pools of it wait for ever.)"""
+    if not calls:
         return
+    ended: dict[str, list[Measured]] = {}
+
+    def end(name: str, future: Future[list[Measured]]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            ended[name] = future.result()
+            for m in ended[name]:
+                record(m)
+
     with ProcessPoolExecutor(jobs, get_context("spawn")) as workers:
-        futures = [workers.submit(calls[name]) for name in todo]
+        futures = {name: workers.submit(call) for name, call in calls.items()}
+        for name, future in futures.items():
+            future.add_done_callback(partial(end, name))
         try:
-            while todo:
-                found = futures[len(calls) - len(todo)].result()
-                del todo[0]
-                yield found
+            for name, future in futures.items():
+                yield future.result()
+                del calls[name]
         except BrokenProcessPool:
             pass
         finally:
-            workers.shutdown(wait=False, cancel_futures=True)
-    for name in todo:
-        with ProcessPoolExecutor(1, get_context("spawn")) as worker:
-            try:
-                found = worker.submit(calls[name]).result()
-            except BrokenProcessPool:
-                found = [Measured(name, t, error="its process ended") for t in calls[name].args[1]]
-        yield found
+            workers.shutdown(cancel_futures=True)
+    for name, call in calls.items():
+        if name not in ended:
+            with ProcessPoolExecutor(1, get_context("spawn")) as worker:
+                try:
+                    ended[name] = worker.submit(call).result()
+                except BrokenProcessPool:
+                    ended[name] = [Measured(name, t, error="its process ended") for t in call.args[1]]
+            for m in ended[name]:
+                record(m)
+        yield ended[name]
 
 
 def main() -> int:
@@ -209,6 +226,9 @@ def main() -> int:
         "--seed", default=datetime.date.today().isoformat(), help="what the draw follows from"
     )
     parser.add_argument("--types", default=",".join(TYPES), help="the types of parameters")
+    parser.add_argument(
+        "--each", type=int, default=len(TYPES), help="how many of the types for a model, in turn"
+    )
     parser.add_argument("--alone", default="f32", help="the types in which aicf computes all of it, too")
     parser.add_argument("--only", default="", help="models whose name has this in it, such as timm")
     parser.add_argument("--limit", type=int, default=200, help="seconds of a processor for a model in a type")

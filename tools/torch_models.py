@@ -112,17 +112,27 @@ def _prepared(build: Callable[[], nn.Module], shrink: bool) -> nn.Module:
 
 
 def _without_repeats(model: nn.Module) -> None:
-    """Of blocks in a row that are alike, two: the others compute what those do."""
+    """Of blocks of a list that are alike, one: the others compute what it does."""
     for module in list(model.modules()):
         if not isinstance(module, (nn.Sequential, nn.ModuleList)):
             continue
-        kept: list[tuple[str, nn.Module, str]] = []
+        distinct: dict[str, tuple[str, nn.Module]] = {}
         for name, block in module.named_children():
-            looks = f"{block}{[tuple(t.shape) for t in block.state_dict().values()]}"
-            if len(kept) < 2 or not kept[-2][2] == kept[-1][2] == looks:
-                kept.append((name, block, looks))
+            distinct.setdefault(_looks(block), (name, block))
         listed = isinstance(module, nn.ModuleList)
-        module._modules = {str(n) if listed else name: block for n, (name, block, _) in enumerate(kept)}
+        module._modules = {
+            str(n) if listed else name: block for n, (name, block) in enumerate(distinct.values())
+        }
+
+
+def _looks(block: nn.Module) -> str:
+    """A block's layers, the shapes of its tensors, and the settings that its layers keep."""
+    kept = (int, float, str, tuple, type(None))
+    settings = [
+        [(name, value) for name, value in sorted(vars(m).items()) if isinstance(value, kept)]
+        for m in block.modules()
+    ]
+    return f"{block}{[tuple(t.shape) for t in block.state_dict().values()]}{settings}"
 
 
 def _without_dropout(model: nn.Module) -> None:
@@ -145,10 +155,11 @@ def _first(builders: list[Callable[[], nn.Module]]) -> Callable[[], nn.Module]:
     """The first builder whose arguments are not refused; the last one is not tried."""
     for build in builders[:-1]:
         try:
-            with torch.device("meta"):
+            try:
+                with torch.device("meta"):
+                    build()
+            except NotImplementedError:  # it computes with tensors while it is built
                 build()
-            return build
-        except NotImplementedError:
             return build
         except Exception:  # each model refuses a size in another way
             continue

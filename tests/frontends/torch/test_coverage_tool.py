@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import multiprocessing
 import os
 import sys
 from collections import Counter
@@ -149,7 +150,17 @@ def test_a_run_is_a_line_and_read_again(tmp_path, request):
 
 def asked(**more):
     return argparse.Namespace(
-        **{"seed": "1", "types": "f32", "alone": "", "only": "", "count": 3, "jobs": 1, "limit": 100, **more}
+        **{
+            "seed": "1",
+            "types": "f32",
+            "alone": "",
+            "only": "",
+            "count": 3,
+            "jobs": 1,
+            "each": 9,
+            "limit": 100,
+            **more,
+        }
     )
 
 
@@ -163,6 +174,7 @@ def a_call(name, types, alone, limit):
 def test_a_run_that_was_stopped_goes_on_and_a_process_that_dies_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "drawn", lambda seed: iter(["a", "dies", "b", "c"]))
     monkeypatch.setattr(tool, "measured", a_call)
+    monkeypatch.setattr(tool, "get_context", lambda _: multiprocessing.get_context("fork"))
     results = Results(tmp_path / "runs.jsonl", again=False)
     done = list(tool.all_measured(asked(), results))
     assert [(m.name, m.error) for m in done] == [("a", ""), ("dies", "its process ended"), ("b", "")]
