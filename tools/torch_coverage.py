@@ -100,7 +100,9 @@ def through_aicf(eager: Eager, **options: str) -> Numbers:
         return eager.numbers(compiled, model, eager.args, eager.named)
 
 
-def measured(name: str, types: tuple[str, ...], alone: tuple[str, ...], limit: int) -> list[Measured]:
+def measured(
+    name: str, types: tuple[str, ...], alone: tuple[str, ...], limit: int, layers: int
+) -> list[Measured]:
     """A model in each type. What takes longer than the limit, in seconds of a processor, is slow."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -111,7 +113,7 @@ def measured(name: str, types: tuple[str, ...], alone: tuple[str, ...], limit: i
     done: list[Measured] = []
     try:
         _limit(limit)
-        made = make(name)
+        made = make(name, layers)
     except (Exception, TooSlow) as error:
         _limit(0)
         return [Measured(name, refused=_line(error))]
@@ -158,9 +160,9 @@ def all_measured(asked: argparse.Namespace, results: Results) -> Iterator[Measur
     ran, each = 0, TOGETHER * asked.jobs
     while listed and ran < asked.count:
         chunk, listed = listed[:each], listed[each:]
-        missing = {name: results.missing(name, _turn(types, n)[: asked.each]) for n, name in chunk}
+        missing = {name: results.missing(name, _turn(types, n), asked.each) for n, name in chunk}
         fresh = _in_processes(
-            {name: partial(measured, name, those, alone, asked.limit) for name, those in missing.items() if those},
+            {name: partial(measured, name, those, alone, asked.limit, asked.layers) for name, those in missing.items() if those},
             asked.jobs, results.add,
         )  # fmt: skip
         for _, name in chunk:
@@ -186,6 +188,8 @@ def _in_processes(
     if not calls:
         return
     ended: dict[str, list[Measured]] = {}
+    context = get_context("forkserver")  # which imports once what all need
+    context.set_forkserver_preload(["torch._dynamo", "timm", "torchvision", "transformers", "torch_models"])
 
     def end(name: str, future: Future[list[Measured]]) -> None:
         if not future.cancelled() and future.exception() is None:
@@ -193,7 +197,7 @@ def _in_processes(
             for m in ended[name]:
                 record(m)
 
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as workers:
+    with ProcessPoolExecutor(jobs, context) as workers:
         futures = {name: workers.submit(call) for name, call in calls.items()}
         for name, future in futures.items():
             future.add_done_callback(partial(end, name))
@@ -207,7 +211,7 @@ def _in_processes(
             workers.shutdown(cancel_futures=True)
     for name, call in calls.items():
         if name not in ended:
-            with ProcessPoolExecutor(1, get_context("spawn")) as worker:
+            with ProcessPoolExecutor(1, context) as worker:
                 try:
                     ended[name] = worker.submit(call).result()
                 except BrokenProcessPool:
@@ -232,6 +236,9 @@ def main() -> int:
     parser.add_argument("--alone", default="f32", help="the types in which aicf computes all of it, too")
     parser.add_argument("--only", default="", help="models whose name has this in it, such as timm")
     parser.add_argument("--limit", type=int, default=200, help="seconds of a processor for a model in a type")
+    parser.add_argument(
+        "--layers", type=int, default=300, help="of a model, at most, where like ones in a row are one"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="how many models at once")
     parser.add_argument("--results", type=Path, help="the file of finished runs: build/coverage/SEED.jsonl")
     parser.add_argument("--again", action="store_true", help="run again what differed, failed or was slow")

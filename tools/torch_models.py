@@ -74,8 +74,8 @@ def drawn(seed: str) -> Iterator[str]:
                 yield f"{library} {order[n]}"
 
 
-def make(name: str) -> Made:
-    """A model by its name, and arguments that eager PyTorch takes. Refused if there is none that is small enough."""
+def make(name: str, layers: int) -> Made:
+    """A model of so many layers at most by its name, and arguments that eager PyTorch takes. Refused if there is none."""
     library, _, kind = name.partition(" ")
     build, calls = {"timm": _of_timm, "torchvision": _of_torchvision, "transformers": _of_transformers}[
         library
@@ -84,11 +84,11 @@ def make(name: str) -> Made:
     for shrink in (True, False):
         try:
             with torch.device("meta"):
-                _counted(_prepared(build, shrink))
+                _counted(_prepared(build, shrink), layers)
         except NotImplementedError:  # it computes with its parameters while it is built
             pass
         model = _prepared(build, shrink)
-        _counted(model)
+        _counted(model, layers)
         if not any(p.requires_grad for p in model.parameters()):
             raise Refused("no parameter is trained")
         for args, named in calls(model):
@@ -145,10 +145,13 @@ def _without_dropout(model: nn.Module) -> None:
                 setattr(module, name, 0.0)
 
 
-def _counted(model: nn.Module) -> None:
+def _counted(model: nn.Module, layers: int) -> None:
     count = sum(p.numel() for p in model.parameters())
     if count > LARGEST:
         raise Refused(f"more than {LARGEST:,} parameters: {count:,}")
+    count = sum(not m._modules for m in model.modules())
+    if count > layers:
+        raise Refused(f"more than {layers} layers: {count}")
 
 
 def _first(builders: list[Callable[[], nn.Module]]) -> Callable[[], nn.Module]:

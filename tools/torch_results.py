@@ -87,9 +87,12 @@ class Results:
     def of(self, name: str, types: tuple[str, ...]) -> list[Measured]:
         return [self.runs[name, dtype] for dtype in ("", *types) if (name, dtype) in self.runs]
 
-    def missing(self, name: str, types: tuple[str, ...]) -> tuple[str, ...]:
-        """The types in which the model is still to be run."""
-        return () if (name, "") in self.runs else tuple(t for t in types if (name, t) not in self.runs)
+    def missing(self, name: str, types: tuple[str, ...], each: int) -> tuple[str, ...]:
+        """The types in which the model is still to be run, the first of these, until it ran in so many."""
+        if (name, "") in self.runs:
+            return ()
+        new = [t for t in types if (name, t) not in self.runs]
+        return tuple(new[: max(0, each - (len(types) - len(new)))])
 
 
 def write(section: str) -> None:

@@ -142,7 +142,10 @@ def test_a_run_is_a_line_and_read_again(tmp_path, request):
         results.add(run)
     assert list(Results(results.path, again=False).runs.values()) == runs
     assert not any(run.wrong for run in Results(results.path, again=True).runs.values())
-    assert results.missing("timm no", ("f32",)) == () and results.missing("timm new", ("f32",)) == ("f32",)
+    assert results.missing("timm no", ("f32",), 1) == ()
+    assert results.missing("timm new", ("f32", "f16"), 1) == ("f32",)
+    results.add(Measured("timm new", "f16"))
+    assert results.missing("timm new", ("f32", "f16"), 1) == ()
     text = page(runs, "1")
     assert "a \\| reason of two lines" in text and "eager PyTorch (1)" in text
     assert len({line.count("|") for line in text.splitlines() if line.startswith("| timm model")}) == 1
@@ -158,13 +161,14 @@ def asked(**more):
             "count": 3,
             "jobs": 1,
             "each": 9,
+            "layers": 9,
             "limit": 100,
             **more,
         }
     )
 
 
-def a_call(name, types, alone, limit):
+def a_call(name, types, alone, limit, layers):
     """In a process of its own, in place of a model's run."""
     if name == "dies":
         os._exit(3)
