@@ -8,7 +8,7 @@ drawn again, and counted. Each model runs in inference, and forward and backward
 all of its buffers are compared with eager PyTorch's (torch_eager.py).
 
 Each run that ends is a line of JSON in build/coverage/SEED.jsonl. What is there is not run again, so a run that was stopped goes on, and a
-second one adds a type; with `--each 1` the first of them runs each model in one type. `--again` runs again what differed or failed.
+second one adds a type; with `--each 1` each model runs in one type, which is drawn. `--again` runs again what differed or failed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import copy
 import datetime
 import logging
+import random
 import signal
 import sys
 import time
@@ -156,16 +157,18 @@ def _reason(text: str) -> str:
 def all_measured(asked: argparse.Namespace, results: Results) -> Iterator[Measured]:
     """Drawn models until enough were compared in a type, those of the file first."""
     types, alone = tuple(asked.types.split(",")), tuple(asked.alone.split(","))
-    listed = list(enumerate(name for name in drawn(asked.seed) if asked.only in name))
+    listed = [name for name in drawn(asked.seed) if asked.only in name]
     ran, each = 0, TOGETHER * asked.jobs
     while listed and ran < asked.count:
         chunk, listed = listed[:each], listed[each:]
-        missing = {name: results.missing(name, _turn(types, n), asked.each) for n, name in chunk}
+        missing = {
+            name: results.missing(name, _turn(types, f"{asked.seed} {name}"), asked.each) for name in chunk
+        }
         fresh = _in_processes(
             {name: partial(measured, name, those, alone, asked.limit, asked.layers) for name, those in missing.items() if those},
             asked.jobs, results.add,
         )  # fmt: skip
-        for _, name in chunk:
+        for name in chunk:
             old = results.of(name, types)
             runs = [*old, *next(fresh)] if missing[name] else old
             yield from runs
@@ -175,9 +178,9 @@ def all_measured(asked: argparse.Namespace, results: Results) -> Iterator[Measur
                 return
 
 
-def _turn(types: tuple[str, ...], n: int) -> tuple[str, ...]:
-    n %= len(types)
-    return types[n:] + types[:n]
+def _turn(types: tuple[str, ...], seed: str) -> tuple[str, ...]:
+    """In a drawn order."""
+    return tuple(random.Random(seed).sample(types, len(types)))
 
 
 def _in_processes(
@@ -231,7 +234,7 @@ def main() -> int:
     )
     parser.add_argument("--types", default=",".join(TYPES), help="the types of parameters")
     parser.add_argument(
-        "--each", type=int, default=len(TYPES), help="how many of the types for a model, in turn"
+        "--each", type=int, default=len(TYPES), help="how many of the types for a model, drawn"
     )
     parser.add_argument("--alone", default="f32", help="the types in which aicf computes all of it, too")
     parser.add_argument("--only", default="", help="models whose name has this in it, such as timm")
