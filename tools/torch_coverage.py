@@ -228,7 +228,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=60, help="how many models")
+    parser.add_argument(
+        "--count", type=int, default=60, help="how many models; 0: those in the file of finished runs"
+    )
     parser.add_argument(
         "--seed", default=datetime.date.today().isoformat(), help="what the draw follows from"
     )
@@ -252,11 +254,13 @@ def main() -> int:
     )
     results = Results(asked.results or ROOT / f"build/coverage/{asked.seed}.jsonl", asked.again)
     done: list[Measured] = []
-    for m in all_measured(asked, results):
+    for m in all_measured(asked, results) if asked.count else results.runs.values():
         done.append(m)
         show(m)
-        if asked.write:  # after each, as many take long
+        if asked.write and asked.count:  # after each, as many take long
             write(page(done, asked.seed))
+    if asked.write:
+        write(page(done, asked.seed))
     compared = [m for m in done if not m.refused and not m.slow]
     bad = [m.title for m in compared if m.differs]
     print(
