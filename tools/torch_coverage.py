@@ -117,7 +117,7 @@ def measured(
         made = make(name, layers)
     except (Exception, TooSlow) as error:
         _limit(0)
-        return [Measured(name, refused=_line(error))]
+        return [Measured(name, refused=str(error) if isinstance(error, Refused) else _line(error))]
     for dtype in types:
         started = time.process_time()
         try:

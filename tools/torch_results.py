@@ -124,7 +124,7 @@ def page(done: list[Measured], seed: str) -> str:
         "## PyTorch's models",
         "",
         f"Written by `python tools/torch_coverage.py --write --seed {seed}`, with PyTorch {torch.__version__.partition('+')[0]} on the CPU: models that "
-        "are drawn from all names of timm, torchvision and transformers, small, with random weights,",
+        "are drawn from all names of timm, torchvision and transformers, small, without blocks that repeat others, with random weights, each in drawn types,",
         'through `torch.compile(model, backend="aicf")` in inference, and forward and backward. All outputs, gradients and buffers are compared with eager PyTorch\'s:',
         f"no tensor's greatest error, compared with PyTorch in f64, is {MARGIN} times eager PyTorch's own, in its type with the weights as they are or moved by an ulp,",
         f"unless it is below the type's epsilon, or {LEAST:g}, of the tensor's greatest element (of a thousandth of the greatest gradient, if that is more).",
@@ -179,7 +179,7 @@ def _counts(compared: list[Measured]) -> list[str]:
 
 def _not_compared(done: list[Measured]) -> list[str]:
     """Why drawn names are not among the models, by what eager PyTorch or the limit said."""
-    refused = Counter(m.refused.partition(":")[0] for m in done if m.refused)
+    refused = Counter(m.refused.removeprefix("Refused: ").partition(":")[0] for m in done if m.refused)
     lines = [
         f"- Drawn and not run: {', '.join(f'{_cell(why)} ({n})' for why, n in refused.most_common())}."
     ] * bool(refused)
