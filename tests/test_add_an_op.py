@@ -42,10 +42,11 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of aicf with the recipe's files: that they lie there is all that is needed."""
     folder = tmp_path_factory.mktemp("tree")
-    for part in ("aicf", "tests/ops", "tests/nn"):  # tests of ops take helpers from those of nn
+    for part in ("aicf", "tests/ops", "tests/nn", "tests/draws"):  # tests of ops take helpers from those of nn
         shutil.copytree(ROOT / part, folder / part)  # with bytecode, which is valid there
-    for part in ("tests/conftest.py", "tests/rounding_points.py", "pyproject.toml"):
-        shutil.copy(ROOT / part, folder / part)
+    helpers = [path for path in (ROOT / "tests").glob("*.py") if not path.name.startswith("test_")]
+    for path in (*helpers, ROOT / "pyproject.toml"):
+        shutil.copy(path, folder / path.relative_to(ROOT))
     write(folder, {name: text for name, text in FILES.items() if name.startswith(("aicf/", "tests/"))})
     assert str(folder) in run("-c", "import aicf; print(aicf.__file__)", cwd=folder, path=folder)
     return folder
