@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from draws.seeds import rng
 import aicf
 from aicf.code_cache import disk
 from aicf.cpu_kernels.compiler import code, functions
+from aicf.cpu_kernels.compiler.loops import MapLoop
 from aicf.ops.record import unregister
 from aicf.ops.schema import elementwise
 
@@ -70,7 +72,6 @@ def test_functions_of_two_processes_with_one_name_are_two(folder, monkeypatch, r
         scalars.append(names["scalar"])
     found = [functions.function_of(scalar, ("float32",), ("float32",)) for scalar in scalars]
     assert len({f.symbol for f in found}) == 6
-    from aicf.cpu_kernels.compiler.loops import MapLoop
     from aicf.rows.program import Expression, Load, Map
     from aicf.types import TensorDesc, TensorSpec, f32
 
@@ -109,6 +110,76 @@ def test_a_function_is_compiled_once_for_all_numbers_and_loops(folder, monkeypat
     Graph({"x": X}, ("square", "x", "s", {}), ("reduce_sum", "s", "y", {"axes": (1,)})).check("reduce_loop")
     assert len(names) == 2
     assert len(list(folder.glob("*.function"))) == 2 and len(list(folder.glob("*.loop"))) == 9
+
+
+def computed(*functions: Any, values: np.ndarray) -> np.ndarray:
+    """What a loop computes of some values by these functions, one after the other."""
+    from aicf.rows.program import Expression, Load, Map
+    from aicf.types import DType, TensorDesc
+
+    dtype, last = DType.of(values.dtype), len(functions)
+    steps = tuple((function, (n,), (n + 1,)) for n, function in enumerate(functions))
+    types = (dtype,) * (last + 1)
+    map = Map(values.shape, 0, (Load(0, dtype, (1,)),), (), types, frozenset(), ((last, 0),))
+    vars(map)["expression"] = Expression("drawn", steps, types, frozenset(), 1, (last,))
+    desc, out = TensorDesc(dtype, values.shape, (1,)), np.empty_like(values)
+    MapLoop(map, [desc], [desc]).bind([values], [out])()
+    return out
+
+
+USES = """
+import numpy as np
+from tests.cpu.test_scalar_functions import computed
+
+LARGE, STRIDED = np.arange(200_000.0), np.arange(50.0)[::7]  # numba puts addresses of such arrays into code
+x = np.linspace(-3, 3, 77, dtype=np.float32)
+
+def large(x):
+    return x + LARGE[199_999]
+
+def strided(x):
+    return x + STRIDED[2]
+
+def allocates(x):
+    some = np.zeros(3)
+    some[1] = x
+    return some[0] + some[1]
+
+def helper(x):
+    return x + 1
+
+def first(x):
+    return helper(x) * 2
+
+def with_text(x, how="up"):
+    return x + 1 if how == "up" else x - 1
+
+np.testing.assert_allclose(computed(large, values=x), x + 199_999, rtol=1e-6)
+np.testing.assert_allclose(computed(strided, values=x), x + 14, rtol=1e-6)
+np.testing.assert_array_equal(computed(allocates, values=x), x)
+np.testing.assert_allclose(computed(first, values=x), (x + 1) * 2, rtol=1e-6)
+np.testing.assert_allclose(computed(with_text, values=x), x + 1, rtol=1e-6)
+
+def helper(x):
+    return x + 5
+
+def second(x):
+    return helper(x) * 3
+
+np.testing.assert_allclose(computed(second, values=x), (x + 5) * 3, rtol=1e-6)
+print("right")
+"""
+
+
+def test_what_one_process_stored_is_right_in_the_next(folder):
+    """Of functions that read large arrays, which have addresses, that allocate, and whose helper is defined again."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    for _ in range(2):
+        ran = subprocess.run(
+            [sys.executable, "-c", USES], capture_output=True, text=True, cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path}, timeout=200,
+        )  # fmt: skip
+        assert ran.returncode == 0 and ran.stdout == "right\n" and "damaged" not in ran.stderr, ran.stderr
 
 
 def truncated(data: bytes, _: str) -> bytes:
@@ -158,6 +229,49 @@ def test_a_function_that_raises_ends_the_loop_with_an_error():
             Graph({"x": X}, ("positive_only", "x", "y", {})).run(LOOP)
     finally:
         unregister("positive_only")
+
+
+def test_a_step_after_one_that_raises_does_not_run():
+    """It would not end."""
+
+    def positive(x):
+        if x <= 0:
+            raise ValueError("not positive")
+        return x
+
+    def halved_to_one(x):
+        while x != 1:
+            x //= 2
+        return x
+
+    assert computed(positive, halved_to_one, values=np.array([4, 8, 1, 5, 2])).tolist() == [1] * 5
+    with pytest.raises(RuntimeError, match="ended with status 1"):
+        computed(positive, halved_to_one, values=np.array([4, 8, 0, -5, 2]))
+
+
+@pytest.mark.parametrize(
+    "default, kind",
+    [
+        (2**63 - 1, "int64"), (-(2**63), "int64"), (2**64 - 1, "uint64"), (2**64, None), (-(2**63) - 1, None),
+        (True, "bool"), (np.bool_(True), "bool"), (np.int8(-5), "int8"), (np.float32(0.1), "float32"), (np.float16(1.5), None),
+        (-0.0, "float64"), ("up", None), (None, None),
+    ],
+)  # fmt: skip
+def test_numbers_among_defaults_have_types_of_code_or_are_compiled_into_it(default, kind):
+    def scalar(x, number=default):
+        return x
+
+    code = functions.function_of(scalar, ("float32",), ("float32",)) if kind else None
+    assert functions.type_name(default) == kind
+    assert kind is None or (code.numbers[0] == default and type(code.numbers[0]) in (bool, int, float))
+
+
+def test_an_integer_that_no_type_has_is_refused():
+    def scalar(x, number=2**64 + 3):
+        return x + number
+
+    with pytest.raises(ValueError, match="too large"):
+        functions.function_of(scalar, ("int64",), ("int64",))
 
 
 WITHOUT_NUMBA = """

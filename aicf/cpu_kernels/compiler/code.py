@@ -94,7 +94,7 @@ class Code:
         run, at = self.run, ctypes.c_void_p(frame.buffer_info()[0])
 
         def span(first: int, count: int, _keeps: Any = (self, frame, keeps)) -> None:
-            if status := run(at, _SCRATCH.start, first, count):
+            if status := run(at, _SCRATCH.start, int(first), int(count)):
                 raise RuntimeError(f"a loop of the host ended with status {status}")
 
         return span
@@ -120,21 +120,28 @@ def code_of(spec: Spec) -> Code:
         asked = None if key is None else digest(pack("question", Description().of(spec))).hex()
         start, why = time.perf_counter(), ledger.why_again(asked, compilers())
         with compiling(name):
-            made = _compiled(spec)
+            object_file, needs, movable = _compiled(spec)
         seconds = time.perf_counter() - start
         ledger.note(name, "compiled", seconds, why)
         channels.tell(
             "cache", "compiled", f"the loop {name} compiled for the CPU in {seconds:.2f} s: {why}",
             symbol=name, target="cpu", key=key, seconds=seconds, why=why,
         )  # fmt: skip
-        if key is not None:
+        if key is not None and movable:
             ledger.remember(asked, compilers())
-            disk.store(key, disk.LOOP, made[0], {"needs": made[1]})
-        return Code(*made)
+            disk.store(key, disk.LOOP, object_file, {"needs": needs})
+        try:
+            return Code(object_file, needs)
+        except ValueError as error:
+            raise KernelCompileError(
+                f"the loop {name} was compiled for this host and can't be linked",
+                got=str(error),
+                hint="aicf doctor",
+            ) from error
 
 
-def _compiled(spec: Spec) -> tuple[bytes, list[str]]:
-    """(object file, symbols that it needs from elsewhere)."""
+def _compiled(spec: Spec) -> tuple[bytes, list[str], bool]:
+    """(object file, symbols that it needs from elsewhere, whether another process may run it)."""
     from .compile import compile_loop
 
     try:
@@ -203,12 +210,12 @@ def _link(jit: Any, object_file: bytes, needs: Iterable[str]) -> Any:
 
 
 def _bring(name: str) -> None:
-    """Makes a function known that numba itself brings to compiled code, or Intel's library."""
-    if name.startswith("numba_"):
-        from numba.core.registry import cpu_target
-
-        assert cpu_target.target_context is not None
-    elif name.startswith("__svml_"):
+    """Makes a function known that Intel's library has, or numba itself, such as those that allocate."""
+    if name.startswith("__svml_"):
         from .target import svml_found
 
         svml_found()
+    else:
+        from numba.core.registry import cpu_target
+
+        cpu_target.target_context.refresh()

@@ -33,6 +33,7 @@ class LoopBuilder(ir.IRBuilder):
     """Writes the one function of a module: `i32 aicf_loop(ptr frame, ptr scratch, i64 first, i64 count)`.
 
     bitcode  of the scalar functions that it calls, by their symbols
+    movable  whether other processes may run it: no function has an address of this one
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class LoopBuilder(ir.IRBuilder):
         super().__init__(self.loop.append_basic_block("entry"))
         self.frame, self.scratch, self.first, self.total = self.loop.args
         self.bitcode: dict[str, bytes] = {}
+        self.movable = True
         self.status = self.variable(STATUS, STATUS(0))
 
     def finished(self) -> str:
@@ -145,18 +147,21 @@ class LoopBuilder(ir.IRBuilder):
     def scalar(
         self, function: Any, operands: Sequence[str], results: Sequence[str], values: Sequence[Any]
     ) -> list[Any]:
-        """The results of a scalar function, whose defaults are its last arguments."""
+        """The results of a scalar function, whose defaults are its last arguments. Where it raises, the loop ends: nothing computes with
+        what it left. LLVM removes the branch of one that never raises."""
         code = function_of(function, tuple(operands), tuple(results))
         numbers = [
             ir.Constant(value_type(name), number)
             for name, number in zip(code.arguments[len(operands) :], code.numbers)
         ]
         made = self.call(self._declared(code, results), [self.status, *values, *numbers])
+        self._end_if(self.load(self.status))
         return [self.extract_value(made, n) for n in range(len(results))]
 
     def _declared(self, code: ScalarCode, results: Sequence[str]) -> Any:
         if code.symbol not in self.bitcode:
             self.bitcode[code.symbol] = code.bitcode
+            self.movable &= code.movable
             made = ir.LiteralStructType([value_type(name) for name in results])
             given = [STATUS.as_pointer(), *map(value_type, code.arguments)]
             ir.Function(self.module, ir.FunctionType(made, given), code.symbol)
@@ -164,6 +169,9 @@ class LoopBuilder(ir.IRBuilder):
 
     def call_loop(self, address: Any, frame: Any, scratch: Any, first: Any, count: Any) -> None:
         """Another loop, at that address; where its status is one, this loop ends with it."""
-        status = self.call(self.inttoptr(address, ENTRY_TYPE.as_pointer()), [frame, scratch, first, count])
+        callee = self.inttoptr(address, ENTRY_TYPE.as_pointer())
+        self._end_if(self.call(callee, [frame, scratch, first, count]))
+
+    def _end_if(self, status: Any) -> None:
         with self.if_then(self.icmp_signed("!=", status, STATUS(0)), likely=False):
             self.ret(status)

@@ -25,12 +25,14 @@ class ScalarCode(NamedTuple):
 
     arguments  NumPy's names of their types: operands, then the function's numbers
     numbers    the values of the last arguments, which are defaults of the function
+    movable    whether it has no address of this process in it
     """
 
     symbol: str
     bitcode: bytes
     arguments: tuple[str, ...]
     numbers: tuple[Any, ...]
+    movable: bool = True
 
 
 _COUNT = itertools.count()
@@ -41,7 +43,11 @@ def function_of(function: FunctionType, operands: tuple[str, ...], results: tupl
     """The code of a scalar function, called with operands of these types and with its own defaults."""
     defaults = function.__defaults__ or ()
     kinds = [type_name(value) for value in defaults]
-    numbers = tuple(value for value, kind in zip(defaults, kinds) if kind is not None)
+    numbers = tuple(
+        value.item() if isinstance(value, np.generic) else value
+        for value, kind in zip(defaults, kinds)
+        if kind is not None
+    )
     arguments = (*operands, *(kind for kind in kinds if kind is not None))
     constants = {len(operands) + n: defaults[n] for n, kind in enumerate(kinds) if kind is None}
     key = _key(function, arguments, results, constants, "float64" in operands)
@@ -51,23 +57,26 @@ def function_of(function: FunctionType, operands: tuple[str, ...], results: tupl
     from .numba_functions import compile_function
 
     name, start = function.__name__, time.perf_counter()
-    bitcode = compile_function(function, arguments, results, constants, "float64" in operands, symbol)
+    double = "float64" in operands
+    bitcode, movable = compile_function(function, arguments, results, constants, double, symbol)
     seconds = time.perf_counter() - start
     channels.tell(
         "cache", "function", f"the scalar function {name} compiled for the CPU in {seconds:.2f} s",
         symbol=name, target="cpu", key=key, seconds=seconds,
     )  # fmt: skip
-    if key is not None:
+    if key is not None and movable:
         disk.store(key, disk.FUNCTION, bitcode, {})
-    return ScalarCode(symbol, bitcode, arguments, numbers)
+    return ScalarCode(symbol, bitcode, arguments, numbers, movable)
 
 
 def type_name(value: Any) -> str | None:
-    """NumPy's name of a number's type in compiled code; None of anything else."""
+    """NumPy's name of a number's type in compiled code; None of anything else, such as an integer that no type has."""
     if isinstance(value, np.generic):
-        return value.dtype.name if value.dtype.kind in "biuf" else None
+        name = value.dtype.name
+        return name if value.dtype.kind in "biu" or name in ("float32", "float64") else None
     if type(value) is int:
-        return "int64" if -(2**63) <= value < 2**63 else "uint64"
+        signed, unsigned = -(2**63) <= value < 2**63, 0 <= value < 2**64
+        return "int64" if signed else "uint64" if unsigned else None
     return {bool: "bool", float: "float64"}.get(type(value))
 
 
@@ -93,9 +102,8 @@ def checked(symbol: str) -> Any:
         import llvmlite.binding as llvm
 
         try:
-            defined = (
-                not llvm.parse_bitcode(bitcode, llvm.create_context()).get_function(symbol).is_declaration
-            )
+            with llvm.create_context() as context, llvm.parse_bitcode(bitcode, context) as module:
+                defined = not module.get_function(symbol).is_declaration
         except (RuntimeError, NameError) as error:
             raise ValueError(f"it is no bitcode of {symbol}: {error}") from error
         if not defined:

@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 
-from ...code_cache.digest import globals_read
+from ...code_cache.digest import Description, Undescribable, globals_read
 from . import vector_math, wide_math
 from .target import optimise, target_data
 
@@ -26,9 +26,18 @@ _jit = numba.njit(error_model="numpy", nogil=True, no_cfunc_wrapper=True, no_cpy
 STATUS = ir.IntType(32)
 
 
-@lru_cache(maxsize=1024)
 def jitted(function: FunctionType, double: bool) -> Any:
     """A scalar function for numba: plain functions that it calls are jitted too; math is vector_math, of f64 wide_math."""
+    try:
+        described = Description().of(function)
+    except Undescribable:
+        described = b""
+    return _jitted(function, double, described)
+
+
+@lru_cache(maxsize=1024)
+def _jitted(function: FunctionType, double: bool, described: bytes) -> Any:
+    """`described`: of the function as it is now. What it calls may have been defined again since it was jitted."""
     names = {
         n: _for_host(v, double)
         for n in globals_read(function.__code__)
@@ -73,8 +82,9 @@ def numba_type(name: str) -> Any:
 @global_compiler_lock
 def compile_function(
     function: FunctionType, arguments: Sequence[str], results: Sequence[str], constants: Mapping[int, Any], double: bool, symbol: str
-) -> bytes:  # fmt: skip
-    """Bitcode of one function, `{results} symbol(ptr status, arguments…)`, in which all that it calls is inlined or internal.
+) -> tuple[bytes, bool]:  # fmt: skip
+    """(bitcode of one function, whether another process may use it); `{results} symbol(ptr status, arguments…)`, in which all that it
+    calls is inlined or internal.
 
     arguments, results  NumPy's names of their types
     constants           of the function's parameters those that are no arguments, by position
@@ -90,10 +100,13 @@ def compile_function(
     library = context.codegen().create_library(symbol)
     with context.push_code_library(library):  # of what the casts call
         adapter = _adapter(compiled, kinds, constants, [numba_type(name) for name in results], symbol)
-    module = llvm.parse_assembly(str(adapter), llvm.create_context())
-    for each in dict.fromkeys([compiled.library, *library._linking_libraries]):
-        module.link_in(llvm.parse_bitcode(each._get_module_for_linking().as_bitcode(), module._context))
-    return _internal(module, symbol)
+    # The module is closed before its context, which Python's collector of garbage would not do.
+    with llvm.create_context() as context, llvm.parse_assembly(str(adapter), context) as module:
+        for each in dict.fromkeys([compiled.library, *library._linking_libraries]):
+            module.link_in(llvm.parse_bitcode(each._get_module_for_linking().as_bitcode(), context))
+        # a large array that the function reads stays where it is: numba puts its address there
+        movable = not any(v.name.startswith("numba.dynamic.globals") for v in module.global_variables)
+        return _internal(module, symbol), movable
 
 
 def _adapter(

@@ -41,7 +41,7 @@ def svml_found() -> bool:
 def processor() -> tuple[str, str, str]:
     """(triple, processor, its features) that code is compiled for."""
     name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    features = os.environ.get("NUMBA_CPU_FEATURES")
+    features = os.environ.get("NUMBA_CPU_FEATURES", "" if name.lower() == "generic" else None)
     if features is None:
         host = llvm.get_host_cpu_features()
         if not _number("NUMBA_ENABLE_AVX", int(name not in WITHOUT_AVX)):
