@@ -13,7 +13,7 @@ import numpy as np
 from ..types import DType, TensorSpec
 from .arithmetic import unbroadcast
 from .row_steps import narrow, wide
-from .schema import F32, I32, Bool, Float, FloatOwn, op, require
+from .schema import ACCUMULATES, F32, I32, Bool, Float, FloatOwn, op, require
 from .unsized import broadcast
 
 
@@ -96,7 +96,7 @@ def check(
     require(0 <= softcap < math.inf, "C10", f"softcap is {softcap}, expected a finite number, 0 or more")
 
 
-@op("attention", results=("out", "lse"), flops=20, version=2, public=1)
+@op("attention", results=("out", "lse"), flops=20, version=2, traits=(ACCUMULATES,), public=1)
 def attention(
     q: Float,
     k: Float,
@@ -221,7 +221,7 @@ def _along_scores(emit, bias, queries, keys):
     )
 
 
-@op("attention_grad", results=("dq", "dk", "dv"), flops=20, version=2)
+@op("attention_grad", results=("dq", "dk", "dv"), flops=20, version=2, traits=(ACCUMULATES,))
 def attention_grad(
     dout: Float,
     q: Float,

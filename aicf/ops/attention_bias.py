@@ -13,10 +13,10 @@ from .attention import (
     slopes,
     work,
 )
-from .schema import F32, I32, Bool, Float, FloatOwn, op, require
+from .schema import ACCUMULATES, F32, I32, Bool, Float, FloatOwn, op, require
 
 
-@op("attention_bias_grad", results=("dbias",), flops=20, version=2)
+@op("attention_bias_grad", results=("dbias",), flops=20, version=2, traits=(ACCUMULATES,))
 def attention_bias_grad(
     dout: Float, q: Float, k: Float, v: Float, out: Float, lse: F32, bias: FloatOwn, mask: Bool = None, lengths: I32 = None,
     *, scale: float | None = None, causal: bool = False, window: int = 0, softcap: float = 0.0,
