@@ -42,7 +42,12 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of aicf with the recipe's files: that they lie there is all that is needed."""
     folder = tmp_path_factory.mktemp("tree")
-    for part in ("aicf", "tests/ops", "tests/nn", "tests/draws"):  # tests of ops take helpers from those of nn
+    for part in (
+        "aicf",
+        "tests/ops",
+        "tests/nn",
+        "tests/draws",
+    ):  # tests of ops take helpers from those of nn
         shutil.copytree(ROOT / part, folder / part)  # with bytecode, which is valid there
     helpers = [path for path in (ROOT / "tests").glob("*.py") if not path.name.startswith("test_")]
     for path in (*helpers, ROOT / "pyproject.toml"):
