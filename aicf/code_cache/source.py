@@ -1,4 +1,4 @@
-"""The syntax of functions and classes without names that may change and nothing else with them, the same for every Python."""
+"""The syntax of functions and classes, without their own names and those that they read from outside; the same for every Python."""
 
 from __future__ import annotations
 

@@ -15,31 +15,17 @@ import pytest
 
 import aicf
 from aicf.code_cache import disk
-from aicf.cpu_kernels.compiler import code, functions, toolchain
+from aicf.cpu_kernels.compiler import code, toolchain
 from aicf.cpu_kernels.compiler.loops import MapLoop
 from aicf.device.spec import host
 from aicf.rows.program import RegionProgram
 from aicf.rows.read import read
 from aicf.types import bf16, f16, f32, i32, i64
 
+from .conftest import forget
 from .regions import VARIANTS, Graph, normal
 
 ROOT = Path(aicf.__file__).parents[1]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache, on, empty and of this test alone; memory is empty too."""
-    monkeypatch.setenv("AICF_CACHE", "on")
-    monkeypatch.setenv("AICF_CACHE_DIR", str(tmp_path))
-    forget()
-    yield tmp_path / "kernels"
-    forget()
-
-
-def forget() -> None:
-    code.code_of.cache_clear()
-    functions.function_of.cache_clear()
 
 
 @pytest.fixture

@@ -14,31 +14,17 @@ from draws.seeds import rng
 
 import aicf
 from aicf.code_cache import disk
-from aicf.cpu_kernels.compiler import code, functions
+from aicf.cpu_kernels.compiler import functions
 from aicf.cpu_kernels.compiler.loops import MapLoop
 from aicf.ops.record import unregister
 from aicf.ops.schema import elementwise
 
+from .conftest import forget
 from .regions import Graph
 
 ROOT = Path(aicf.__file__).parents[1]
 X = np.linspace(-3, 3, 77, dtype=np.float32).reshape(7, 11)
 LOOP = "elementwise_loop"
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache, on, empty and of this test alone; memory is empty too."""
-    monkeypatch.setenv("AICF_CACHE", "on")
-    monkeypatch.setenv("AICF_CACHE_DIR", str(tmp_path))
-    forget()
-    yield tmp_path / "kernels"
-    forget()
-
-
-def forget() -> None:
-    code.code_of.cache_clear()
-    functions.function_of.cache_clear()
 
 
 COMPILE = """
