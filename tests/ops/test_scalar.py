@@ -67,6 +67,29 @@ def test_on_nan_infinities_zeros_and_subnormals(schema):
         check(schema, arrays, attrs, np.float32, 3e-6)
 
 
+@pytest.mark.parametrize("schema", FLOATS, ids=name)
+def test_infinities_mean_the_same_in_both_precisions(schema):
+    """Combinations of NaN, infinities, zeros and drawn numbers: f32 and f64 are NaN, or infinite, at the same places. A limit that is 0
+    may not be a tiny number in one of them, which an infinity times it shows."""
+    rng = np.random.default_rng()
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, *rng.normal(size=2)])
+    for attrs in different_attrs(schema):
+        if schema.name == "convert":
+            continue  # another type's infinities
+        count = len(values) ** min(arity(schema), 3)  # all pairs, and all threes
+        arrays = operands(schema, {"shapes": [(count,)] * arity(schema), "attrs": attrs})
+        for n, (decl, array) in enumerate(zip(schema.declared(len(arrays)), arrays)):
+            if array.dtype.kind == "f" and decl.type.name != "f32":
+                digit = np.arange(count) // len(values) ** n if n < 3 else rng.integers(count, size=count)
+                array[:] = values[digit % len(values)]
+        wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+        with np.errstate(all="ignore"):
+            f32, f64 = (schema.call_reference(given, packed(schema, given, attrs)) for given in (arrays, wide))
+        for a, b in zip(f32, f64):
+            if a.dtype.kind == "f":
+                np.testing.assert_array_equal(*(np.where(np.isfinite(x), 0, x) for x in (a, b)))
+
+
 @pytest.mark.parametrize("schema, dtype", OTHERS, ids=name)
 def test_on_integers_and_bools(schema, dtype):
     for attrs in different_attrs(schema):

@@ -1,6 +1,7 @@
 """What crosses between aicf's parts and PyTorch: types, strides, memory and values, of drawn functions, layers and ops."""
 
 import copy
+import dataclasses
 import threading
 
 import pytest
@@ -24,6 +25,22 @@ def test_drawn_functions_are_eagers(number, request):
     draw = rng(request.node.nodeid)
     case = next(c for _ in range(99) if (c := torch_border.draw(draw)))
     assert (said := torch_border.check(case)) is None, f"{case}\n{said}"
+
+
+def test_gradients_are_compared_whatever_the_loss_is(request):
+    """Also where it is 0, in one precision or in all; and one that is in another's place is noticed."""
+    draw = rng(request.node.nodeid)
+    shape = tuple(int(n) for n in draw.integers(2, 5, 2))
+    lines = ("v0 = x0 - x0", "v1 = x0.flip(1)")
+    case = torch_border.BorderCase("float16", (shape,), ((0, 1),), lines[:1], ("v0",), True, seed=int(draw.integers(2**31)))
+    flipped = dataclasses.replace(case, lines=lines, returned=("v1",))
+    for x in (case.arguments(), [x.double() for x in case.arguments()]):
+        found, _ = torch_border._run(case.function(), x, True)
+        assert not found["result 0"].any() and not found["gradient 0"].any()
+        (got, want) = (
+            torch_border._run(f, x, True)[0]["gradient 0"] for f in (flipped.function(), lambda y: (y * 1,))
+        )
+        assert not torch.equal(got, want) and torch.equal(got.flip(1), want)
 
 
 # --- types ----------------------------------------------------------------------------------------------------------------
