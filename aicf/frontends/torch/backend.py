@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -57,10 +58,25 @@ def backend(
         kind: partial(_compiled, name=name, kind=kind, asked=asked, recognised=recognised)
         for kind in ("forward", "backward", "inference")
     }
-    return aot_autograd(
+    compiled = aot_autograd(
         fw_compiler=compilers["forward"], bw_compiler=compilers["backward"], inference_compiler=compilers["inference"],
         decompositions=decompositions(), partition_fn=partial(partition, joins=not strict),
-    )(graph, example_inputs)  # fmt: skip
+    )  # fmt: skip
+    with compile_session():
+        return compiled(graph, example_inputs)
+
+
+@contextmanager
+def compile_session() -> Iterator[None]:
+    """AOTAutograd's trace is a compilation for all threads. A compiled function that another one calls refuses to run while FX traces,
+    of which PyTorch has a flag of the process; that a compilation traces says another flag, which PyTorch sets from 2.13 on."""
+    with compile_lock:
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = before
 
 
 @cache

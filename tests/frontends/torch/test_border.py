@@ -1,5 +1,6 @@
 """What crosses between aicf's parts and PyTorch: types, strides, memory and values, of drawn functions, layers and ops."""
 
+import contextlib
 import copy
 import dataclasses
 import threading
@@ -227,4 +228,36 @@ def test_threads_train_with_sizes_that_change():
         thread.start()
     for thread in threads:
         thread.join()
+    assert not errors, errors[0]
+
+
+def test_compiled_functions_run_while_another_thread_compiles(request, monkeypatch):
+    """One thread compiles drawn functions, one after another; others call what was compiled before. PyTorch does not mark its
+    compilations for other threads, as before 2.13."""
+    monkeypatch.setattr(torch.compiler, "_compile_session_context", contextlib.nullcontext, raising=False)
+    draw = rng(request.node.nodeid)
+    width, factor = int(draw.integers(2, 9)), float(draw.uniform(0.5, 2))
+    x, done, errors = torch.randn(3, width), threading.Event(), []
+    call = torch.compile(lambda y: (y * factor).tanh() + y, backend="aicf")
+    want = call(x)
+
+    def work():
+        try:
+            while not done.is_set():
+                assert torch.equal(call(x), want)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            case = next(c for _ in range(99) if (c := torch_border.draw(draw)))
+            f = case.function()
+            torch.compile(f, backend="aicf")(*case.arguments())
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
     assert not errors, errors[0]
