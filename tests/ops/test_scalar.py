@@ -84,7 +84,9 @@ def test_infinities_mean_the_same_in_both_precisions(schema):
                 array[:] = values[digit % len(values)]
         wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
         with np.errstate(all="ignore"):
-            f32, f64 = (schema.call_reference(given, packed(schema, given, attrs)) for given in (arrays, wide))
+            f32, f64 = (
+                schema.call_reference(given, packed(schema, given, attrs)) for given in (arrays, wide)
+            )
         for a, b in zip(f32, f64):
             if a.dtype.kind == "f":
                 np.testing.assert_array_equal(*(np.where(np.isfinite(x), 0, x) for x in (a, b)))

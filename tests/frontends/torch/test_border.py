@@ -33,7 +33,9 @@ def test_gradients_are_compared_whatever_the_loss_is(request):
     draw = rng(request.node.nodeid)
     shape = tuple(int(n) for n in draw.integers(2, 5, 2))
     lines = ("v0 = x0 - x0", "v1 = x0.flip(1)")
-    case = torch_border.BorderCase("float16", (shape,), ((0, 1),), lines[:1], ("v0",), True, seed=int(draw.integers(2**31)))
+    case = torch_border.BorderCase(
+        "float16", (shape,), ((0, 1),), lines[:1], ("v0",), True, seed=int(draw.integers(2**31))
+    )
     flipped = dataclasses.replace(case, lines=lines, returned=("v1",))
     for x in (case.arguments(), [x.double() for x in case.arguments()]):
         found, _ = torch_border._run(case.function(), x, True)
