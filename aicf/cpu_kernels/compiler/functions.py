@@ -1,4 +1,5 @@
-"""Scalar functions as LLVM bitcode: found in memory, on disk, or compiled by numba, once for all loops and processes.
+"""Scalar functions as LLVM bitcode: found in memory, on disk, in aicf's own file (shipped.py), or compiled by numba, once for all loops and
+processes.
 
 The key of a stored function is a digest of its code and of what it calls, of the types that it is called with, and of what compiles
 it; its symbol is its key. So two functions of one name are two symbols, and a symbol is the same function everywhere.
@@ -17,6 +18,7 @@ import numpy as np
 from ... import channels
 from ...code_cache import disk
 from ...code_cache.digest import Description, Undescribable, digest, pack
+from .shipped import shipped, shipped_key
 from .toolchain import FUNCTIONS, toolchain
 
 
@@ -41,23 +43,18 @@ _COUNT = itertools.count()
 @lru_cache(maxsize=4096)
 def function_of(function: FunctionType, operands: tuple[str, ...], results: tuple[str, ...]) -> ScalarCode:
     """The code of a scalar function, called with operands of these types and with its own defaults."""
-    defaults = function.__defaults__ or ()
-    kinds = [type_name(value) for value in defaults]
-    numbers = tuple(
-        value.item() if isinstance(value, np.generic) else value
-        for value, kind in zip(defaults, kinds)
-        if kind is not None
-    )
-    arguments = (*operands, *(kind for kind in kinds if kind is not None))
-    constants = {len(operands) + n: defaults[n] for n, kind in enumerate(kinds) if kind is None}
-    key = _key(function, arguments, results, constants, "float64" in operands)
+    arguments, numbers, constants = signature(function, operands)
+    double = "float64" in operands
+    key = _key(function, arguments, results, constants, double)
     symbol = f"aicf.{key or f'process.{next(_COUNT)}'}"
     if key is not None and (found := disk.load(key, disk.FUNCTION, checked(symbol))):
         return ScalarCode(symbol, found, arguments, numbers)
+    shared = shipped_key(plain(function), arguments, results, constants, double)
+    if shared is not None and (found := shipped(shared)):
+        return ScalarCode(f"aicf.{shared}", found, arguments, numbers)
     from .numba_functions import compile_function
 
     name, start = function.__name__, time.perf_counter()
-    double = "float64" in operands
     bitcode, movable = compile_function(function, arguments, results, constants, double, symbol)
     seconds = time.perf_counter() - start
     channels.tell(
@@ -67,6 +64,25 @@ def function_of(function: FunctionType, operands: tuple[str, ...], results: tupl
     if key is not None and movable:
         disk.store(key, disk.FUNCTION, bitcode, {})
     return ScalarCode(symbol, bitcode, arguments, numbers, movable)
+
+
+def signature(
+    function: FunctionType, operands: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[Any, ...], dict[int, Any]]:
+    """(types of its arguments, numbers for the last of them, its other parameters by position): its defaults are either."""
+    defaults = function.__defaults__ or ()
+    kinds = [type_name(value) for value in defaults]
+    numbers = tuple(
+        value.item() if isinstance(value, np.generic) else value
+        for value, kind in zip(defaults, kinds)
+        if kind is not None
+    )
+    arguments = (*operands, *(kind for kind in kinds if kind is not None))
+    return (
+        arguments,
+        numbers,
+        {len(operands) + n: defaults[n] for n, kind in enumerate(kinds) if kind is None},
+    )
 
 
 def type_name(value: Any) -> str | None:
@@ -80,16 +96,21 @@ def type_name(value: Any) -> str | None:
     return {bool: "bool", float: "float64"}.get(type(value))
 
 
+def plain(function: FunctionType) -> FunctionType:
+    """A function without its defaults: numbers among them are arguments, and no part of its key."""
+    made = FunctionType(
+        function.__code__, function.__globals__, function.__name__, None, function.__closure__
+    )
+    made.__module__ = function.__module__
+    return made
+
+
 def _key(
     function: FunctionType, arguments: tuple[str, ...], results: tuple[str, ...], constants: dict[int, Any], double: bool
 ) -> str | None:  # fmt: skip
-    """32 hexadecimal digits; None if it can't be described. Numbers among its defaults are arguments, and no part of it."""
-    plain = FunctionType(
-        function.__code__, function.__globals__, function.__name__, None, function.__closure__
-    )
-    plain.__module__ = function.__module__
+    """32 hexadecimal digits; None if it can't be described."""
     try:
-        described = Description().of((plain, arguments, results, constants, double))
+        described = Description().of((plain(function), arguments, results, constants, double))
     except Undescribable:
         return None
     return digest(pack("function", described, toolchain(FUNCTIONS))).hex()

@@ -12,9 +12,10 @@ from .spec import FOLD_BLOCK
 
 FORMAT = 3  # of keys and of frames
 # Modules that make the code of scalar functions; and of loops, which have these inside them.
-FUNCTIONS = "functions", "halves", "numba_functions", "target", "vector_math", "wide_math"
+FUNCTIONS = "functions", "halves", "numba_functions", "shipped", "target", "vector_math", "wide_math"
 LOOPS = *FUNCTIONS, "compile", "emit", "fold_loop", "map_loop", "spec"
-PACKAGES = "numba", "llvmlite", "numpy", "icc_rt", "intel-cmplr-lib-rt"  # the last two bring SVML
+SVML = "icc_rt", "intel-cmplr-lib-rt"  # packages that bring Intel's vectorised functions
+PACKAGES = "numba", "llvmlite", "numpy", *SVML
 SETTINGS = (
     "NUMBA_CPU_", "NUMBA_OPT", "NUMBA_ENABLE_AVX", "NUMBA_DISABLE_INTEL_SVML", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE",
     "NUMBA_BOUNDSCHECK", "NUMBA_DEBUGINFO", "NUMBA_LLVM_PASS",
