@@ -24,7 +24,7 @@ from aicf.device.runtime import cuda_missing
 sys.path.append(str(Path(__file__).parents[1]))  # for `benchmarks`, which is not installed
 sys.path.append(str(Path(__file__).parent))  # for `draws`, wherever tests begin
 
-from costs import Costs
+from costs import Costs, end_at_sigterm
 from drawn_sets import SampledSets
 from draws.seeds import VARIABLE, run_number, run_seed
 from hypothesis import core as hypothesis_core
@@ -74,7 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(SampledSets())
     config.pluginmanager.register(Costs())
     if hasattr(config, "workerinput"):
+        _share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
         return  # it inherits what the first process has set
+    end_at_sigterm()
     config.pluginmanager.register(Failures(config))
     folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")
     config.add_cleanup(folder.cleanup)
@@ -83,6 +85,14 @@ def pytest_configure(config: pytest.Config) -> None:
         found = tempfile.TemporaryDirectory(prefix="aicf-clean-")
         os.environ[CLEAN_KERNELS] = found.name
         config.add_cleanup(functools.partial(_accept, found))
+
+
+def _share_cores(processes: int) -> None:
+    """Processes that test side by side have a part of the cores each: where all of them took all, the helpers that compile kernels for
+    each would be hundreds."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_getaffinity = lambda pid: set(cores[: max(1, len(cores) // processes)])
 
 
 class Failures:

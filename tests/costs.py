@@ -1,10 +1,16 @@
-"""A plugin: at its end a run says where its CPU time went. All processes count: workers, and processes that tests start and wait for."""
+"""A plugin: at its end a run says where its CPU time went, also one that its time ends. All processes count: workers, and processes that
+tests start and wait for. AICF_TEST_COSTS names a file for the costs of every test, as JSON."""
 
 from __future__ import annotations
 
+import json
+import os
 import resource
+import signal
+import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -19,43 +25,54 @@ def _cpu() -> float:
 
 
 class Costs:
-    """Of this process; of its workers too, where it is the first.
+    """Of this process; of its workers too, where it is the first. They come with the report of each test.
 
     tests  CPU seconds of each test function, all its sets of parameters together
+    code   how many loops and kernels each compiled
     other  CPU seconds of imports and collection, seconds of the clock in compilers, and how many loops and kernels were compiled or read from disk
     """
 
     def __init__(self) -> None:
         self.tests: Counter[str] = Counter()
+        self.code: Counter[str] = Counter()
         self.other: Counter[str] = Counter()
+        self._collection = 0.0  # what no report has said yet
+        self._began, self._made = 0.0, []  # of the test that runs
 
     def pytest_collection_finish(self) -> None:
-        self.other["collection"] += time.process_time()
+        self._collection = time.process_time()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item):
-        began = _cpu()
-        with ledger.collected() as code:
-            done = yield
-        self.tests[item.nodeid.partition("[")[0]] += _cpu() - began
-        for made in code:
-            self.other[made.how] += 1
-            self.other["compilers"] += made.seconds
-        return done
+        self._began = _cpu()
+        with ledger.collected() as self._made:
+            return (yield)
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["costs"] = dict(self.tests), dict(self.other)
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        if report.when == "teardown":
+            other = Counter(made.how for made in self._made)
+            other["compilers"] = sum(made.seconds for made in self._made)
+            if self._collection:
+                other["collection"], self._collection = self._collection, 0.0
+            report.costs = [_cpu() - self._began, dict(other)]
+        return report
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node) -> None:
-        tests, other = getattr(node, "workeroutput", {}).get("costs", ({}, {}))
-        self.tests.update(tests)
-        self.other.update(other)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of a test of this process, or of a worker's, whose attributes come with it."""
+        if costs := getattr(report, "costs", None):
+            test, (seconds, other) = report.nodeid.partition("[")[0], costs
+            self.tests[test] += seconds
+            self.code[test] += other.get("compiled", 0)
+            self.other.update(other)
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         for line in self.lines():
             terminalreporter.write_line(line)
+        if path := os.environ.get("AICF_TEST_COSTS"):
+            costs = {"tests": self.tests, "compiled": self.code, "other": self.other}
+            Path(path).write_text(json.dumps(costs, indent=1) + "\n")
 
     def lines(self) -> list[str]:
         total = sum(self.tests.values())
@@ -68,5 +85,14 @@ class Costs:
             f"by the clock {other['compilers']:.0f} in compilers ({other['compiled']:.0f} loops and kernels; "
             f"{other['disk']:.0f} were read from disk)",
             f"the dearest, {share:.0%} of all:",
-            *(f"  {seconds:5.1f}  {test}" for test, seconds in dearest),
+            *(
+                f"  {seconds:5.1f}  {test}" + (f", {self.code[test]} compiled" if self.code[test] else "")
+                for test, seconds in dearest
+            ),
         ]
+
+
+def end_at_sigterm() -> None:
+    """As at Ctrl-C: a run that its time ends still has its summary."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
