@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,9 +15,17 @@ POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}
 
 def selects(config: pytest.Config) -> bool:
     """Whether the command line names tests, such that a draw comes after its selection: a set that it names runs."""
-    option = config.option
-    failed = getattr(option, "lf", False)
-    return bool(option.keyword or option.markexpr or failed or any("::" in arg for arg in config.args))
+    return _names_tests(config) or bool(config.option.markexpr) and not only_gpu(config)
+
+
+def _names_tests(config: pytest.Config) -> bool:
+    failed = getattr(config.option, "lf", False)
+    return bool(config.option.keyword or failed or any("::" in arg for arg in config.args))
+
+
+def only_gpu(config: pytest.Config) -> bool:
+    """Whether all tests for a GPU are selected, `-m gpu`, and nothing else is: those are drawn of before they are created, too."""
+    return config.option.markexpr.strip() == "gpu" and not _names_tests(config)
 
 
 def names_files(config: pytest.Config) -> bool:
@@ -37,12 +46,30 @@ def drawn(mark: pytest.Mark, name: str, sets: Iterable[tuple[Any, dict[str, Any]
     """Of (key, parameters) of one test: the keys that are drawn, and those that always run. The seed of the run and the test's name
     decide, so that every process of a run draws the same."""
     sets = list(sets)
-    draw, each, always = random.Random(f"{name} {run_seed()}"), mark.kwargs.get("each"), _always(mark)
-    parts: dict[int | None, list[Any]] = {}
+    draw, always, like = random.Random(f"{name} {run_seed()}"), _always(mark), mark.kwargs.get("like")
+    parts: dict[Any, list[tuple[Any, dict[str, Any]]]] = {}
     for key, params in sets:
-        parts.setdefault(id(params[each]) if each else None, []).append(key)
-    chosen = {key for part in parts.values() for key in draw.sample(part, min(mark.args[0], len(part)))}
+        parts.setdefault(_part(mark, params), []).append((key, params))
+    chosen = set()
+    for part in parts.values():
+        n = min(mark.args[0], len(part))
+        some = sorted(part, key=lambda s: _rank(like, s[1]))[:n] if like else draw.sample(part, n)
+        chosen |= {key for key, _ in some}
     return chosen, {key for key, params in sets if always(**params)}
+
+
+def _part(mark: pytest.Mark, params: dict[str, Any]) -> Any:
+    """What the mark draws of for each: the value of a parameter, by name, or what a function returns for all parameters."""
+    each = mark.kwargs.get("each")
+    if each is None:
+        return None
+    return each(**params) if callable(each) else id(params[each])
+
+
+def _rank(like: str, params: dict[str, Any]) -> bytes:
+    """A random one, the same for equal sets of all tests that are drawn `like` each other."""
+    words = " ".join([like, run_seed(), *map(str, params.values())])
+    return hashlib.blake2b(words.encode(), digest_size=8).digest()
 
 
 class Lazily:
@@ -67,9 +94,11 @@ class SampledSets:
         yield
         definition = metafunc.definition
         mark = definition.get_closest_marker("sample")
+        calls, of_gpu = metafunc._calls, definition.get_closest_marker("gpu") is not None
+        if only_gpu(metafunc.config) and not of_gpu:  # of no sets there is one item, which is not selected
+            calls[:] = [c for c in calls if any(m.name == "gpu" for m in c.marks)]
         if mark is None or selects(metafunc.config):
             return
-        calls, of_gpu = metafunc._calls, definition.get_closest_marker("gpu") is not None
         groups = [c for c in calls if is_drawn(mark, of_gpu or any(m.name == "gpu" for m in c.marks))]
         chosen, always = drawn(mark, definition.name, ((id(c), c.params) for c in groups))
         left_out = {id(c) for c in groups} - chosen - always

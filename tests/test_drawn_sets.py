@@ -36,6 +36,25 @@ class TestOfPool:
     @pytest.mark.sample(2, pool="simulated", always=lambda a: a == 4)
     @pytest.mark.parametrize("a", range(5))
     def test_two(self, a): ...
+
+@pytest.mark.gpu
+@pytest.mark.sample({each}, each=lambda a: a % 3, gpu=True)
+@pytest.mark.parametrize("a", range(30))
+def test_gpu_each(a): ...
+
+@pytest.mark.gpu
+@pytest.mark.sample({some}, like="it", gpu=True)
+@pytest.mark.parametrize("a", range(30))
+def test_gpu_like(a): ...
+
+@pytest.mark.gpu
+@pytest.mark.sample({some}, like="it", gpu=True)
+@pytest.mark.parametrize("a", [*range(30, 3, -1)])
+def test_gpu_like_it(a): ...
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("a", [0, 1, pytest.param(2, marks=pytest.mark.gpu), pytest.param(3, marks=pytest.mark.gpu)])
+def test_on_both(a): ...
 """
 POOL = "TestOfPool::"
 
@@ -113,3 +132,18 @@ def test_generators_without_a_seed_draw_the_same_again():
     assert drawn("one") == drawn("one") != drawn("other")
     assert len(set(drawn("one"))) == 3
     assert np.random.default_rng(7).integers(2**40) == np.random.default_rng(7).integers(2**40)
+
+
+def test_of_those_for_a_gpu_some_run_there_and_tests_that_are_alike_draw_alike(collected):
+    """`-m gpu` draws as a run of all does, and creates one item of a test that has nothing for a GPU."""
+    for seed in ("one", "two", drawn_sets.run_seed()):
+        everything, names = collected(seed), collected(seed, "-m", "gpu")
+        assert names == [n for n in everything if "gpu" in n or n in ("test_on_both[2]", "test_on_both[3]")]
+        assert collected.created == len(names) + 6, "the tests that have nothing for a GPU"
+        numbers = [int(n.partition("[")[2][:-1]) for n in of("test_gpu_each", names)]
+        assert [sum(n % 3 == part for n in numbers) for part in range(3)] == [collected.each] * 3
+        alike, other = (
+            {n.partition("[")[2] for n in of(test, names)} for test in ("test_gpu_like", "test_gpu_like_it")
+        )
+        assert len(alike) == len(other) == collected.some
+        assert alike - {f"{n}]" for n in range(4)} <= other, "a set that both have is drawn of both"

@@ -289,6 +289,7 @@ def test_conversions(gpu: Gpu, dtype):  # noqa: F811
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(2, gpu=True)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("variant", [NAIVE, TILED, SPLIT, GEMV])
 def test_products(gpu: Gpu, variant):  # noqa: F811

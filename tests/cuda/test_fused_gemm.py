@@ -396,7 +396,7 @@ def test_special_values_stay_where_they_belong(r):
 
 
 @pytest.mark.gpu
-@pytest.mark.sample(700, gpu=True)
+@pytest.mark.sample(8, each=lambda case: case.variant, gpu=True)
 @pytest.mark.spec("A12", "D3", "D4")
 @pytest.mark.parametrize("case", Lazily(lambda: itertools.chain(small(), large())), ids=str)
 def test_agrees_with_numpy(gpu, case):  # noqa: F811
@@ -434,6 +434,7 @@ def test_a_result_may_take_over_a_residual(gpu: Gpu, variant):  # noqa: F811
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(6, gpu=True)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("variant", ALL)
 def test_special_values(gpu: Gpu, variant):  # noqa: F811

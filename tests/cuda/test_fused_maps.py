@@ -281,6 +281,7 @@ def run(gpu: Gpu, case: Case, operands: Operands) -> list[np.ndarray]:  # noqa: 
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(10, each=lambda case: case.variant, like="fused maps", gpu=True)
 @pytest.mark.spec("A12", "A13", "D5")
 @pytest.mark.parametrize("case", [*SMALL, *LARGE], ids=str)
 def test_agrees_with_numpy(gpu, case):  # noqa: F811
@@ -289,6 +290,7 @@ def test_agrees_with_numpy(gpu, case):  # noqa: F811
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(5, each=lambda case: case.variant, like="fused maps", gpu=True)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("case", [*SMALL, *LARGE], ids=str)
 def test_strict_is_bit_for_bit_one_op_at_a_time(gpu, case):  # noqa: F811
@@ -306,6 +308,7 @@ def bits(x: np.ndarray) -> bytes:
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(10, each=lambda case: case.variant, like="fused maps", gpu=True)
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_special_values(gpu, case):  # noqa: F811
     operands = with_specials(case, operands_for(case))
@@ -313,6 +316,7 @@ def test_special_values(gpu, case):  # noqa: F811
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(5, each=lambda case: case.variant, like="fused maps", gpu=True)
 @pytest.mark.parametrize("case", Lazily(lambda: unaligned(SMALL)), ids=str)
 def test_unaligned_pointers(gpu, case):  # noqa: F811
     operands = operands_for(case)

@@ -95,6 +95,7 @@ def test_special_values_stay_where_they_belong_and_sums_are_the_same_again():
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(4, each=lambda case: case.variant, gpu=True)
 @pytest.mark.spec("B10", "D5")
 @pytest.mark.parametrize("case", [c for v in SPLITS for c in split_cases(v, 130, 136)], ids=str)
 def test_agrees_with_numpy(gpu: Gpu, case):  # noqa: F811

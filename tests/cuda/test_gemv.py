@@ -316,6 +316,7 @@ def test_warps_refuse_what_does_not_lie_along_k():
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(15, each=lambda case: (case.variant, case.region.operands[0].dtype), gpu=True)
 @pytest.mark.spec("A12", "D9", "D10")
 @pytest.mark.parametrize(
     "case",
@@ -338,6 +339,7 @@ def test_agrees_with_numpy(gpu, case):  # noqa: F811
 
 
 @pytest.mark.gpu
+@pytest.mark.sample(8, gpu=True)
 @pytest.mark.parametrize(
     "sizes", [(1, 4096, 4096), (7, 1000, 3001), (4096, 4, 512), (3, 5, 70000), (16, 11008, 256)]
 )

@@ -31,6 +31,7 @@ def check(gpu, variant, r, dtype):  # noqa: F811
     assert_close(case, got, reference(case, operands.arrays))
 
 
+@pytest.mark.sample(1, each="variant", gpu=True)
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("make", [convolution, biased])
@@ -68,6 +69,7 @@ MANY = {
 }
 
 
+@pytest.mark.sample(1, each="dtype", gpu=True)
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("variant", [COLUMNS, DIRECT])
 @pytest.mark.parametrize("make", [convolution, biased])

@@ -18,6 +18,7 @@ def check(gpu, case):  # noqa: F811
     assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
 
 
+@pytest.mark.sample(10, gpu=True)
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("variant", GRADIENTS)
 def test_gradients_on_tensor_cores(gpu, variant):  # noqa: F811
@@ -34,6 +35,7 @@ def test_weight_gradients_have_the_same_bits_in_every_run(gpu):  # noqa: F811
     np.testing.assert_array_equal(first.view(np.uint16), again.view(np.uint16))
 
 
+@pytest.mark.sample(40, gpu=True)
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize(
     "case",
@@ -44,6 +46,7 @@ def test_gradients_by_f32_arithmetic(gpu, case):  # noqa: F811
     check(gpu, case)
 
 
+@pytest.mark.sample(6, each=lambda case: case.variant, gpu=True)
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize(
     "case",

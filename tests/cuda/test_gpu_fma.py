@@ -26,7 +26,7 @@ def check(gpu: Any, variant: str, r: Any) -> None:  # noqa: F811
     assert_close(case, launch_case(gpu, case, operands.memory), reference(case, operands.arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, each="variant", gpu=True)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("variant", ALL_IDS)
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
@@ -62,7 +62,7 @@ def test_sizes(gpu, variant):  # noqa: F811
         check(gpu, variant, padded(*sizes, tb=True))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2, each="variant", gpu=True)
 @pytest.mark.spec("D5", "D7", "D8")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("make", [residual, stashed, activated, backward])
@@ -72,7 +72,7 @@ def test_epilogues(gpu, variant, make):  # noqa: F811
         check(gpu, variant, padded(260, n, 72, make, tb=n == 133))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(4, gpu=True)
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("name", sorted(batches(8, 8, 8, f32)))
 def test_batches(gpu, name):  # noqa: F811

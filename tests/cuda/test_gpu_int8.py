@@ -21,6 +21,7 @@ MORE = [
 ]
 
 
+@pytest.mark.sample(10, gpu=True)
 @pytest.mark.parametrize("variant", sorted(BY_NAME))
 def test_sums_are_exact(gpu, variant):  # noqa: F811
     """Odd, tiny and ragged ones, many tiles of each block, sums of the greatest numbers; twice is the same. Each epilogue of other types."""

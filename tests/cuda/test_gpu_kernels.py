@@ -148,6 +148,7 @@ def check(gpu: Gpu, case: Case, seed: int = 0, shift: int = 0) -> None:
 # --- every variant, many regions --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(4, each=lambda case: case.variant, gpu=True)
 @pytest.mark.spec("F2", "D5")
 @pytest.mark.parametrize("case", [*FIRST, *MORE], ids=str)
 def test_agrees_with_numpy(gpu, case):
@@ -155,6 +156,7 @@ def test_agrees_with_numpy(gpu, case):
     check(gpu, case, seed)
 
 
+@pytest.mark.sample(1, each=lambda case: case.variant, gpu=True)
 @pytest.mark.parametrize(
     "case", Lazily(lambda: unaligned(c for c in FIRST if ".gemm_" not in c.variant)), ids=str
 )
@@ -202,6 +204,7 @@ def test_gemm_leading_dimensions(gpu, variant):
         check(gpu, Case(variant, dataclasses.replace(plain, tensors=tensors)))
 
 
+@pytest.mark.sample(1, each="variant", gpu=True)
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", MMAS)
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
@@ -307,6 +310,7 @@ def test_gemm_keeps_nan_and_inf_where_they_belong(gpu, variant):
     np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
 
 
+@pytest.mark.sample(4, each="name", gpu=True)
 @pytest.mark.parametrize(
     "name, shape, axes",
     [

@@ -86,6 +86,7 @@ def test_aligned_rows_at_odd_places(gpu):  # noqa: F811
         check(gpu, SMALL, moved(product(200, 136, 264)), shift)
 
 
+@pytest.mark.sample(2, gpu=True)
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("types", OTHERS, ids=str)
 def test_words_and_bytes(gpu, types):  # noqa: F811

@@ -37,6 +37,7 @@ def test_sizes(gpu, variant, ta, tb):  # noqa: F811
         check(gpu, variant, rs_product(*sizes, ta, tb))
 
 
+@pytest.mark.sample(3, gpu=True)
 @pytest.mark.spec("D5", "D7", "D10")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("ta, tb", ORDERS)

@@ -43,6 +43,7 @@ def test_shares(gpu, variant, m, n, k):  # noqa: F811
         check(gpu, variant, product(m, n, k, tb=True, pitch=(-(-k // 8) * 8,) * 2))
 
 
+@pytest.mark.sample(2, each="variant", gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("make", [residual, stashed, activated])
 @pytest.mark.parametrize("n", [4104, 4101])
@@ -60,6 +61,7 @@ BATCHES = divided_batches(1160, 1544, 200)
 TAKEN = [(n, v.id) for n, r in BATCHES.items() for v in STREAMS.values() if v.supported(r, H200) is None]
 
 
+@pytest.mark.sample(4, each="variant", gpu=True)
 @pytest.mark.parametrize("name, variant", TAKEN)
 def test_batches(gpu, variant, name):  # noqa: F811
     check(gpu, variant, BATCHES[name])

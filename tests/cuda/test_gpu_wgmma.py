@@ -69,6 +69,7 @@ def check(gpu: Any, variant: str, r: Any, tolerance: float = 0.0) -> None:  # no
     assert_close(case, launch_case(gpu, case, operands.memory), want)
 
 
+@pytest.mark.sample(1, each="variant", gpu=True)
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
@@ -84,7 +85,7 @@ SIZES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(10, each="variant", gpu=True)
+@pytest.mark.sample(4, each="variant", gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("m, n, k", SIZES)
 def test_sizes(gpu, variant, m, n, k):  # noqa: F811
@@ -97,6 +98,7 @@ def test_sizes(gpu, variant, m, n, k):  # noqa: F811
     check(gpu, variant, product(m, n, k, dtype=bf16, ta=True, pitch=(up(m), up(n))))
 
 
+@pytest.mark.sample(2, each="variant", gpu=True)
 @pytest.mark.spec("D5", "D7", "D8")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("make", EPILOGUES)
@@ -114,7 +116,7 @@ def dropped() -> Any:
     return product(520, 264, 72, drop, ("s", "sub", "d", "x"), given=given, keep=("s", "d"))
 
 
-@pytest.mark.sample(1, each="variant", gpu=True)
+@pytest.mark.sample(8, gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("r, tolerance", [
     (dropped(), 0.0), (product(520, 264, 72, ("w", "convert", "y", {"dtype": f32.id})), 0.0),
@@ -125,7 +127,7 @@ def test_other_results(gpu, variant, r, tolerance):  # noqa: F811
     check(gpu, variant, r, tolerance)
 
 
-@pytest.mark.sample(2, each="variant", gpu=True)
+@pytest.mark.sample(1, each="variant", gpu=True)
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("name", NAMES)
@@ -136,7 +138,7 @@ def test_batches(gpu, variant, name):  # noqa: F811
         check(gpu, variant, batches(*sizes, dtype)[name])
 
 
-@pytest.mark.sample(1, each="variant", gpu=True)
+@pytest.mark.sample(8, gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("p", [SharedHeads, Product])
 @pytest.mark.parametrize("trans_b", [False, True])
@@ -145,6 +147,7 @@ def test_many_products(gpu, variant, p, trans_b):  # noqa: F811
     check(gpu, variant, p(260, 264, 64, bf16, batch=(8, 12), heads=True, trans_b=trans_b).then({}))
 
 
+@pytest.mark.sample(3, each="variant", gpu=True)
 @pytest.mark.spec("B10")
 @pytest.mark.parametrize("variant", DIVIDED)
 @pytest.mark.parametrize("make", [product, residual, stashed])
@@ -177,6 +180,7 @@ def off(types: tuple[DType, DType, DType]) -> float:
 BYTES = [v for v in IDS if "split" not in v and next(t for t in TILINGS if f"_{t}." in v).can_promote]
 
 
+@pytest.mark.sample(12, gpu=True)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("variant, fp8", [*((v, False) for v in IDS), *((v, True) for v in BYTES)])
 def test_words_and_bytes(gpu, variant, fp8):  # noqa: F811
@@ -208,6 +212,7 @@ def test_special_words_and_bytes(gpu, types):  # noqa: F811
     np.testing.assert_array_equal(np.isfinite(got.astype(np.float32)), np.isfinite(want.astype(np.float32)))
 
 
+@pytest.mark.sample(4, gpu=True)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("variant", BYTES)
 def test_long_sums_of_bytes(gpu, variant):  # noqa: F811
@@ -220,6 +225,7 @@ def test_long_sums_of_bytes(gpu, variant):  # noqa: F811
     assert np.abs(got / want - 1).max() < 2.0**-10
 
 
+@pytest.mark.sample(5, gpu=True)
 @pytest.mark.spec("B10", "C12", "D9", "D10")
 @pytest.mark.parametrize("variant", SHARED_TILES)
 @pytest.mark.parametrize("more", [0, 2])
@@ -276,6 +282,7 @@ def test_functions_of_all_halves(gpu, dtype, act, places):  # noqa: F811
     )
 
 
+@pytest.mark.sample(8, gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 def test_special_values(gpu, variant):  # noqa: F811
     """NaN and infinities spoil the rows and columns that they are in, and nothing else; nor does what lies between rows."""
@@ -299,6 +306,7 @@ def check_special_values(gpu: Any, variant: str, r: Any, apart: Any) -> None:  #
     assert_close(plain, launch_case(gpu, plain, operands.memory), reference(plain, operands.arrays))
 
 
+@pytest.mark.sample(8, gpu=True)
 @pytest.mark.spec("C12")
 @pytest.mark.parametrize("variant", IDS)
 def test_twice_is_the_same_bit_for_bit(gpu, variant):  # noqa: F811

@@ -28,6 +28,7 @@ def bits(array: np.ndarray) -> np.ndarray:
     return array.view(np.uint16)
 
 
+@pytest.mark.sample(10, gpu=True)
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", IDS)
 def test_odd_rows(gpu, variant):  # noqa: F811
@@ -37,6 +38,7 @@ def test_odd_rows(gpu, variant):  # noqa: F811
             check(gpu, variant, product(m, n, k, dtype=(f16, bf16)[(IDS.index(variant) + i) % 2], tb=True))
 
 
+@pytest.mark.sample(8, gpu=True)
 @pytest.mark.spec("D7", "D9")
 @pytest.mark.parametrize("variant", FEW)
 @pytest.mark.parametrize("make", [

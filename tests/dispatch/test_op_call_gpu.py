@@ -73,6 +73,7 @@ def every_op_in_every_layout():
     ]  # fmt: skip
 
 
+@pytest.mark.sample(1, each="op", gpu=True)
 @pytest.mark.spec("B1", "B3", "D13")
 @pytest.mark.parametrize("op, layout", every_op_in_every_layout())
 def test_every_op_on_torch_tensors_in_every_layout(torch, op, layout):
