@@ -10,55 +10,56 @@ __version__ = "0.1.0"
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import distributed, errors, models, near, nn, training
-from .channels import logs
-from .device.runtime import current, runtime
-from .device.spec import DeviceSpec
-from .device.tensor import Tensor
-from .dispatch import default_registry, op_call
-from .errors import AicfError, MissingAttributeError, MissingPackageError
+from . import errors, near
+from .errors import MissingAttributeError, MissingPackageError
 from .frontends import import_frontend, installed
-from .generation import Generator, generate
-from .graph import composed as _composed  # noqa: F401  (what op_call makes of ops without a kernel of their own)
-from .graph.compile import compile, explain_for, tune_for
-from .graph.emit.policy import LossScale, Policy
-from .graph.over import explain_over
-from .graph.run.plan import ExecPlan
-from .graph.run.program import Program
-from .models.quantized import quantize
-from .ops.schema import schema_of, schemas
-from .registry.registry import KernelRegistry, OpKey
-from .registry.select import Selection, select
-from .registry.tuning import Tuning
-from .types import (
-    ActKind,
-    AttrPack,
-    DType,
-    OpKind,
-    Precision,
-    TensorDesc,
-    TensorSpec,
-    bf16,
-    bool_,
-    f8e4m3,
-    f8e5m2,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
-)
-from .weights import load, save
 
 if TYPE_CHECKING:
-    from . import onnx_backend
+    from . import distributed, models, nn, onnx_backend, training
+    from .channels import logs
+    from .device.runtime import current, runtime
+    from .device.spec import DeviceSpec
+    from .device.tensor import Tensor
+    from .dispatch import default_registry, op_call
+    from .errors import AicfError
     from .frontends.onnx import from_onnx
+    from .generation.generate import generate
+    from .generation.generator import Generator
+    from .graph.compile import compile, explain_for, tune_for
+    from .graph.emit.policy import LossScale, Policy
+    from .graph.over import explain_over
+    from .graph.run.plan import ExecPlan
+    from .graph.run.program import Program
+    from .models.quantized import quantize
+    from .ops.schema import schema_of, schemas
+    from .registry.registry import KernelRegistry, OpKey
+    from .registry.select import Selection, select
+    from .registry.tuning import Tuning
+    from .types import (
+        ActKind,
+        AttrPack,
+        DType,
+        OpKind,
+        Precision,
+        TensorDesc,
+        TensorSpec,
+        bf16,
+        bool_,
+        f8e4m3,
+        f8e5m2,
+        f16,
+        f32,
+        f64,
+        i8,
+        i16,
+        i32,
+        i64,
+        u8,
+        u16,
+        u32,
+        u64,
+    )
+    from .weights import load, save
 
 __all__ = [
     "ActKind",
@@ -129,11 +130,44 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_MODULES = frozenset({"jax", "onnx_backend", "torch"})  # imported on first use: each imports its framework
+# Where names are defined, each imported on first use: `import aicf` itself imports next to nothing.
+_NAMES = {
+    "channels": ("logs",),
+    "device.runtime": ("current", "runtime"),
+    "device.spec": ("DeviceSpec",),
+    "device.tensor": ("Tensor",),
+    "dispatch": ("default_registry", "op_call"),
+    "errors": ("AicfError",),
+    "generation": ("Generator", "generate"),
+    "graph.compile": ("compile", "explain_for", "tune_for"),
+    "graph.emit.policy": ("LossScale", "Policy"),
+    "graph.over": ("explain_over",),
+    "graph.run.plan": ("ExecPlan",),
+    "graph.run.program": ("Program",),
+    "models.quantized": ("quantize",),
+    "ops.schema": ("schema_of", "schemas"),
+    "registry.registry": ("KernelRegistry", "OpKey"),
+    "registry.select": ("Selection", "select"),
+    "registry.tuning": ("Tuning",),
+    "types": (
+        "ActKind", "AttrPack", "DType", "OpKind", "Precision", "TensorDesc", "TensorSpec", "bf16", "bool_", "f8e4m3", "f8e5m2",
+        "f16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64",
+    ),
+    "weights": ("load", "save"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = frozenset({
+    "channels", "code_cache", "collection", "config", "cpu_kernels", "cuda_kernels", "device", "discover", "dispatch", "distributed", "files",
+    "generation", "graph", "ir", "jax", "mapped", "models", "nn", "onnx_backend", "ops", "pages", "printing", "progress", "registry", "rows",
+    "torch", "training", "types", "weights", "whole",
+})  # fmt: skip
 _OF_FRONTENDS = {"from_onnx": "onnx", "from_torch": "torch"}
 
 
 def __getattr__(name: str) -> Any:
+    if (module := _MODULE_OF.get(name)) is not None:
+        value = globals()[name] = getattr(import_module(f"aicf.{module}"), name)
+        return value
     try:
         if name in _MODULES:
             return import_module(f"aicf.{name}")

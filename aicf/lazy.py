@@ -1,8 +1,10 @@
-"""`lazy`: a property that is computed once. As functools.cached_property is from Python 3.12 on: without a lock for each."""
+"""`lazy`: a property that is computed once. As functools.cached_property is from Python 3.12 on: without a lock for each. `deferred`: a
+function of a module that is imported when it is first called."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
@@ -23,3 +25,12 @@ class lazy(Generic[T]):
             return self
         value = instance.__dict__[self.name] = self.function(instance)
         return value
+
+
+def deferred(module: str, name: str) -> Callable[..., Any]:
+    """For what calls a function of a module above it, which imports it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **kwargs)
+
+    return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -142,3 +143,116 @@ def test_every_public_name_is_reached_and_misspellings_are_attribute_errors():
                 assert not hasattr(module, wrong), f"{module.__name__}.{wrong}"
                 with pytest.raises(AttributeError):
                     getattr(module, wrong)
+
+
+# --- what an import costs -----------------------------------------------------------------------------------------------
+
+HEAVY = (
+    "numpy",
+    "numba",
+    "llvmlite",
+    "rich",
+    "ml_dtypes",
+    "logging",
+    "multiprocessing",
+    "concurrent",
+    "inspect",
+    "dataclasses",
+    "html",
+    "socket",
+)
+USES = {
+    "": (*HEAVY, "aicf.types", "aicf.ops", "aicf.graph"),
+    "aicf.f32, aicf.TensorSpec": ("numba", "llvmlite", "rich", "aicf.ops", "aicf.graph"),
+    "aicf.nn.Linear(2, 3)": ("numba", "llvmlite", "aicf.cuda_kernels", "aicf.distributed", "aicf.models"),
+    "aicf.compile, aicf.default_registry()": ("numba", "llvmlite", "aicf.cuda_kernels", "aicf.distributed", "aicf.models"),
+    "aicf.schema_of('add')": ("numba", "llvmlite", "aicf.cuda_kernels", "aicf.graph"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("uses", USES)
+def test_what_is_not_used_is_not_imported(uses):
+    """`import aicf` and one use; the modules that were imported for nothing are named."""
+    done = run(
+        f"before = {{*sys.modules}}\nimport aicf\n{uses}\nprint(json.dumps([*sys.modules.keys() - before]))",
+        hidden=(),
+    )
+    assert done.returncode == 0, done.stderr
+    assert not sorted(set(json.loads(done.stdout)) & set(USES[uses]))
+
+
+COSTS = """
+from pace import least_seconds
+def fresh():
+    for name in [n for n in sys.modules if n.partition(".")[0] == "aicf"]:
+        del sys.modules[name]
+    import aicf
+print(json.dumps(least_seconds(fresh, LIMIT) < LIMIT))
+"""
+
+
+def test_an_import_takes_milliseconds():
+    """As long as it would take alone on a known machine (pace.py)."""
+    tests = str(Path(__file__).parent)
+    done = run(f"sys.path.insert(0, {tests!r})\nLIMIT = 0.03\n{COSTS}", hidden=())
+    assert done.stdout == "true\n", done.stderr
+
+
+def test_names_are_defined_where_the_package_looks_for_them():
+    """Each public name of the table is in its module, and each is public."""
+    for name, module in aicf._MODULE_OF.items():
+        assert name in aicf.__all__ and getattr(importlib.import_module(f"aicf.{module}"), name) is getattr(
+            aicf, name
+        )
+
+
+def test_any_name_may_be_the_first(request):
+    """Drawn names, each in a process of its own, whose modules are imported in another order than those of the others."""
+    draw = rng(request.node.nodeid)
+    for name in draw.choice([n for n in aicf.__all__ if n != "onnx_backend"], 4, replace=False):
+        done = run(
+            f"import aicf\naicf.{name}\naicf.compile, aicf.nn, aicf.op_call, aicf.schema_of('scan'), aicf.models",
+            hidden=(),
+        )
+        assert done.returncode == 0, (name, done.stderr)
+
+
+FIRST = {
+    "from aicf.ops.schema import schema_of": "schema_of('no_such_op')",  # asks for ops of other packages
+    "from aicf.device.spec import preset": "preset('h100'), preset('no such board')",
+    "from aicf.dispatch import op_call\nimport numpy as np": "op_call('cumsum', [np.ones(3, np.float32)], [np.ones(3, np.float32)], {'axis': 0})\nraise SystemExit('no op is called')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_what_a_module_above_does_is_there_without_its_import(first):
+    done = run(f"{first}\n{FIRST[first]}", hidden=())
+    assert "no op is called" in done.stderr or "no device preset is called" in done.stderr, done.stderr
+
+
+def test_a_registry_loads_deferred_variants_when_they_are_looked_at(request):
+    """By every way to look, each first: they are found, once, and the registry's generation stays."""
+    from types import ModuleType
+
+    from aicf.device.spec import preset
+    from aicf.registry.registry import KernelRegistry
+
+    variants = [v for v in aicf.default_registry() if v.device == "cuda"]
+    draw = rng(request.node.nodeid)
+    some = [variants[n] for n in draw.choice(len(variants), 5, replace=False)]
+    ways = [
+        lambda r: list(r) == sorted(some, key=lambda v: v.id), lambda r: len(r) == 5, lambda r: some[0].id in r,
+        lambda r: r.by_id(some[1].id) is some[1], lambda r: set(r.index(preset("h100")).variants) <= set(some),
+        lambda r: set(r.copy()) == set(some), lambda r: all(some[2] in r.variants(k) for k in some[2].kinds if k in {s.name for s in aicf.schemas()}),
+    ]  # fmt: skip
+    for way in ways:
+        loaded, module = [], ModuleType("drawn")
+        vars(module).update({v.name: v for v in some})
+        registry = KernelRegistry()
+        registry.defer("cuda", lambda loaded=loaded, module=module: loaded.append(1) or [module])
+        registry.index(preset("cpu"))
+        assert not loaded
+        before = registry.generation
+        assert way(registry) and way(registry) and loaded == [1] and registry.generation == before
+        registry.remove(some[0].id)
+        assert some[0].id not in registry and len(registry) == 4

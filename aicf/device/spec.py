@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import DeviceError
+from ..lazy import deferred
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,7 @@ PRESETS: dict[str, DeviceSpec] = {
 }
 
 
-def load_more() -> None:
-    """Replaced by dispatch: loads the devices that other packages bring."""
+load_more = deferred("aicf.dispatch.extensions", "load_devices")  # those of other packages
 
 
 def preset(name: str) -> DeviceSpec:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
-from .. import cpu_kernels, cuda_kernels
+from .. import cpu_kernels
 from .. import ops as _ops  # noqa: F401  (registers aicf's own ops)
-from ..device import spec as specs
-from ..device.spec import DeviceSpec
+from ..device.spec import PRESETS, DeviceSpec
 from ..errors import AicfError, RegistryError
-from ..ops import record
 from ..registry.registry import KernelRegistry
 
 
 @cache
 def default_registry() -> KernelRegistry:
-    """aicf's variants and those of installed packages; made once."""
+    """aicf's variants and those of installed packages; made once. Those of CUDA are imported when CUDA is first chosen for."""
     registry = KernelRegistry()
-    for module in (*cpu_kernels.MODULES, *cuda_kernels.MODULES):
+    for module in cpu_kernels.MODULES:
         registry.add_module(module)
+    registry.defer("cuda", _cuda_modules)
     load_extensions(registry)
     return registry
+
+
+def _cuda_modules() -> Iterable[ModuleType]:
+    from .. import cuda_kernels
+
+    return cuda_kernels.MODULES
 
 
 def load_extensions(registry: KernelRegistry) -> list[str]:
@@ -33,8 +39,8 @@ def load_extensions(registry: KernelRegistry) -> list[str]:
     aicf.devices   a DeviceSpec; loaded when an unknown device is asked for
     aicf.variants  a module that holds `@variant` records
     """
-    _load_ops()
-    _load_devices()
+    load_ops()
+    load_devices()
     loaded = []
     for package, point in _points("aicf.variants"):
         module = _load(point, package)
@@ -46,18 +52,15 @@ def load_extensions(registry: KernelRegistry) -> list[str]:
     return loaded
 
 
-def _load_ops() -> None:
+def load_ops() -> None:
     for package, point in _unseen("aicf.ops"):
         _load(point, package)
 
 
-def _load_devices() -> None:
+def load_devices() -> None:
     for package, point in _unseen("aicf.devices"):
         device = _load(point, package)
-        specs.PRESETS.setdefault(device.name, device)
-
-
-record.load_more, specs.load_more = _load_ops, _load_devices
+        PRESETS.setdefault(device.name, device)
 
 
 def _points(group: str) -> list[tuple[str, EntryPoint]]:

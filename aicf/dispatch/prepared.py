@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from ..device import streams
 from ..device.tensor import ALIGNMENT, Runtime
 from ..errors import AicfError, FeedError, KernelError, NoKernelError, VerifyError
+from ..lazy import deferred
 from ..ops import agreement
 from ..ops.record import OpSchema
 from ..ops.schema import ELEMENTWISE, schema_of
@@ -174,9 +175,8 @@ def _in_place(schema: OpSchema, result: int, operand: int, y: TensorDesc, x: Ten
 
 
 # An op that no kernel takes, of which a graph is made: (schema, attributes, operands, results, runtime) -> the answer, or None.
-# `graph/composed.py` sets it, since what compiles graphs stands above what calls single ops.
 Compose = Callable[[OpSchema, Mapping[str, Any], Descs, Sequence[TensorDesc], Runtime], "Prepared | None"]
-compose: Compose | None = None
+compose: Compose = deferred("aicf.graph.composed", "compose")
 
 # --- preparing --------------------------------------------------------------------------------------------------------
 
@@ -200,8 +200,8 @@ def prepare(
         try:
             selection = select(dense, runtime.spec, registry)
         except NoKernelError:
-            composes = compose is not None and schema.instead_fn and runtime.kind != "cpu"
-            made = compose(schema, attrs, operands, results, runtime) if compose and composes else None
+            composes = schema.instead_fn and runtime.kind != "cpu"
+            made = compose(schema, attrs, operands, results, runtime) if composes else None
             if made is None:
                 raise error from None
             return made

@@ -37,7 +37,6 @@ from .fuse.schedule import schedule
 from .fuse.strided import find_views, is_strided
 from .recognise.layout import keep_channels_last
 from .recognise.run import recognise
-from .run import bodies  # noqa: F401  (plans of bodies, for variants of ops that have them)
 from .run.explain import Explanation
 from .run.frozen import ReplayPolicy
 from .run.plan import make_plans

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from ..device import streams
 from ..device.spec import DeviceSpec
 from ..device.tensor import Runtime
-from ..dispatch import KernelLoader, default_registry, prepared
+from ..dispatch import KernelLoader, default_registry
 from ..dispatch.prepared import Descs, KernelStart, Place, Prepared, StartBuilder, launch_all
 from ..errors import NoKernelError
 from ..ir import Role, Value
@@ -208,6 +208,3 @@ def _copying(plan: ExecPlan, runtime: Runtime) -> Selection:
     desc, schema = TensorDesc.dense(next(slot.spec for slot in plan.outputs)), schema_of("copy")
     region = RegionSpec.single(schema.kind, schema.pack({}), [desc], [desc])
     return select(region, runtime.spec, default_registry())
-
-
-prepared.compose = compose

@@ -17,7 +17,7 @@ import numpy as np
 from .. import near
 from ..errors import AttrError, RegistryError, TypeInferenceError
 from ..ir import Subgraph
-from ..lazy import lazy
+from ..lazy import deferred, lazy
 from ..types import AttrPack, DType, OpKind, TensorSpec
 from . import numbers
 from .attributes import AttrDecl, coerced
@@ -578,8 +578,7 @@ _SCHEMAS: dict[OpKind, OpSchema] = {}
 MAIN = "__main__"  # what a script or a notebook defines
 
 
-def load_more() -> None:
-    """Replaced by dispatch: loads the ops that other packages bring."""
+load_more = deferred("aicf.dispatch.extensions", "load_ops")  # those of other packages
 
 
 def register(schema: OpSchema) -> OpSchema:

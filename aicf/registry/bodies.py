@@ -1,14 +1,15 @@
-"""How the body of an op runs: as kernels in an order, each on places that a variant knows. Plans are made in graph/, which puts its own
-function here; variants of ops with bodies ask for them."""
+"""How the body of an op runs: as kernels in an order, each on places that a variant knows. Plans are made in graph/, which is imported for
+that; variants of ops with bodies ask for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..device.spec import DeviceSpec
 from ..ir import Subgraph
+from ..lazy import deferred
 from ..ops.schema import schema_of
 from ..rows import RegionSpec
 from ..types import DType, TensorDesc, TensorSpec, pointer_alignment
@@ -60,16 +61,7 @@ class BodyPlan:
 Planner = Callable[[Subgraph, tuple[TensorDesc, ...], tuple[int, ...], int, bool, DeviceSpec], BodyPlan]
 
 
-def _no_planner(*asked: Any) -> BodyPlan:
-    raise AssertionError("aicf.graph has put no planner here")
-
-
-_planner: Planner = _no_planner
-
-
-def set_planner(planner: Planner) -> None:
-    global _planner
-    _planner = planner
+_planner: Planner = deferred("aicf.graph.run.bodies", "plan_body")
 
 
 def plan_of(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -93,22 +94,33 @@ class OpKey:
         )
 
 
+_LOADING = threading.RLock()  # a thread waits for what another loads
+
+
 class KernelRegistry:
     """A set of variants. Iteration and look-ups are ordered by id, never by registration.
 
-    `generation` rises with every change, so that caches of choices can be keyed by it.
+    `generation` rises with every change, so that caches of choices can be keyed by it. Variants that are deferred were there from the
+    beginning: loading them changes nothing.
     """
 
     def __init__(self, variants: Iterable[KernelVariant] = ()) -> None:
         self._by_id: dict[str, KernelVariant] = {}
         self._by_op: dict[OpSchema, tuple[KernelVariant, ...]] = {}
         self._indices: dict[tuple[DeviceSpec, frozenset[str]], KernelIndex] = {}
+        self._deferred: dict[str, Callable[[], Iterable[ModuleType]]] = {}
         self.generation = 0
         for variant in variants:
             self.add(variant)
 
     def add(self, variant: KernelVariant) -> KernelVariant:
         """Register a variant; RegistryError if another has its id."""
+        self._load(variant.device)
+        self._insert(variant)
+        self._changed()
+        return variant
+
+    def _insert(self, variant: KernelVariant) -> None:
         known = self._by_id.get(variant.id)
         again = known is not None and known.build.__module__ == variant.build.__module__ == MAIN
         if known is not None and known is not variant and not again:
@@ -117,8 +129,6 @@ class KernelRegistry:
                 hint="raise the version: ids are never reused",
             )
         self._by_id[variant.id] = variant
-        self._changed()
-        return variant
 
     def _changed(self) -> None:
         self._by_op.clear()
@@ -127,14 +137,35 @@ class KernelRegistry:
 
     def add_module(self, module: ModuleType, origin: str = "aicf") -> None:
         """Register every KernelVariant that a module holds, but for those it imported from a registered one."""
+        for value in self._new_in(module):
+            self.add(value if value.origin == origin else replace(value, origin=origin))
+
+    def _new_in(self, module: ModuleType) -> Iterator[KernelVariant]:
         for value in vars(module).values():
             if isinstance(value, KernelVariant):
                 known = self._by_id.get(value.id)
                 if known is None or replace(known, origin=value.origin) != value:
-                    self.add(value if value.origin == origin else replace(value, origin=origin))
+                    yield value
+
+    def defer(self, device: str, modules: Callable[[], Iterable[ModuleType]]) -> None:
+        """Register the variants of modules, all of one kind of device, when that device or all variants are first looked at."""
+        self._deferred[device] = modules
+
+    def _load(self, device: str | None = None) -> None:
+        """Load what is deferred: of a device, or all."""
+        if not self._deferred or (device is not None and device not in self._deferred):
+            return
+        with _LOADING:
+            for kind in [device] if device is not None else list(self._deferred):
+                if kind in self._deferred:
+                    for module in self._deferred[kind]():
+                        for variant in self._new_in(module):
+                            self._insert(variant)
+                    del self._deferred[kind]
 
     def remove(self, id: str) -> None:
         """Forget a variant; nothing if none has this id."""
+        self._load()
         self._by_id.pop(id, None)
         self._changed()
 
@@ -149,6 +180,8 @@ class KernelRegistry:
     def by_id(self, id: str) -> KernelVariant:
         """The variant of an id; MissingKernelError if there is none."""
         try:
+            if id not in self._by_id:
+                self._load()
             return self._by_id[id]
         except KeyError:
             raise MissingKernelError(
@@ -171,7 +204,8 @@ class KernelRegistry:
         """The variants of a device, by what they declare; kept until the registry changes."""
         key = (device, required)
         if key not in self._indices:
-            self._indices[key] = KernelIndex(self, device, required)
+            self._load(device.kind)
+            self._indices[key] = KernelIndex(list(self._by_id.values()), device, required)
         return self._indices[key]
 
     def copy(self) -> KernelRegistry:
@@ -179,13 +213,17 @@ class KernelRegistry:
         return KernelRegistry(self)
 
     def __iter__(self) -> Iterator[KernelVariant]:
+        self._load()
         return iter([self._by_id[id] for id in sorted(self._by_id)])
 
     def __len__(self) -> int:
+        self._load()
         return len(self._by_id)
 
     def __repr__(self) -> str:
         return f"<{len(self)} kernels; registry.variants(op) are those of an op>"
 
     def __contains__(self, id: object) -> bool:
+        if id not in self._by_id:
+            self._load()
         return id in self._by_id

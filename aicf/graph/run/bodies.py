@@ -9,7 +9,7 @@ from ...dispatch import default_registry
 from ...ir import Graph, Role, Subgraph, Value
 from ...ops.scan import types_of
 from ...ops.schema import schema_of
-from ...registry.bodies import BodyPlan, BodyStep, Spot, set_planner
+from ...registry.bodies import BodyPlan, BodyStep, Spot
 from ...registry.select import Selector
 from ...types import TensorDesc, TensorSpec
 from ..emit.builder import Builder
@@ -45,9 +45,6 @@ def plan_body(
         if step.kernel_id and any(t.numel for t in step.region.results)
     )  # fmt: skip
     return BodyPlan(steps, same, plan.arena_bytes)
-
-
-set_planner(plan_body)
 
 
 class _Spots:
