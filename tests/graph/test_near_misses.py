@@ -7,8 +7,9 @@ from draws.near_misses import NearMiss, Slip
 from draws.seeds import rng, seeded
 
 from aicf.graph.recognise.run import RECOGNISERS
+from examples import EVERYTHING
 
-DRAWS, SPELLINGS = 20, 6
+DRAWS, SPELLINGS = 20 if EVERYTHING else 10, 6
 
 
 def test_every_form_has_spellings():

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 
 from aicf.ops.schema import schema_of, schemas
 from aicf.types import ActKind, DType, bf16, f16, f32
+from examples import EVERYTHING
 
 from .numpy_emitter import NumpyEmitter, call_gradient
 from .sampling import name, operands, packed, spec, types_of
@@ -24,9 +26,9 @@ def prepared(schema, sample, dtype=DType.f32, exact=True):
     arrays = operands(schema, sample, dtype, exact=exact)
     attrs = packed(schema, arrays, sample["attrs"])
     results = schema.call_reference(arrays, attrs)
-    rng = np.random.default_rng(7)
+    draw = np.random.default_rng(7)
     cotangents = [
-        rng.normal(size=r.shape).astype(r.dtype) if spec(r).dtype.kind == "float" else None
+        draw.normal(size=r.shape).astype(r.dtype) if spec(r).dtype.kind == "float" else None
         for r in results[: schema.public or None]
     ]
     return arrays, attrs, results, cotangents
@@ -57,11 +59,12 @@ CASES = [
 
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("schema, sample", CASES, ids=name)
-def test_against_central_differences(schema, sample):
+def test_against_central_differences(schema, sample, request):
+    """At 8 drawn elements of each operand, or at 25."""
     arrays, attrs, results, cotangents = prepared(schema, sample)
     grads = call_gradient(schema, arrays, results, cotangents, attrs)
     assert len(grads) == len(schema.declared(len(arrays)))
-    rng = np.random.default_rng(3)
+    draw = rng(request.node.nodeid)
     for position, (array, grad) in enumerate(zip(arrays, grads)):
         operand = schema.declared(len(arrays))[position].name
         if array is None or array.dtype != np.float64 or (schema.name, operand) in TABLES:
@@ -70,7 +73,7 @@ def test_against_central_differences(schema, sample):
         if grad is None:  # of what changes by jumps alone
             grad = np.zeros(array.shape)
         assert grad.shape == array.shape
-        for flat in rng.permutation(array.size)[:25]:
+        for flat in draw.permutation(array.size)[: 25 if EVERYTHING else 8]:
             index = np.unravel_index(flat, array.shape)
             want = numeric(schema, arrays, attrs, cotangents, position, index)
             assert grad[index] == pytest.approx(want, rel=1e-6, abs=1e-6), (
@@ -84,8 +87,10 @@ DIFFERENTIATED = f32, f16, bf16  # fp8 is not
 
 
 @pytest.mark.parametrize("schema, sample", CASES, ids=name)
-def test_a_gradient_has_its_operands_type(schema, sample):
-    for dtype in (t for t in types_of(schema) if t in DIFFERENTIATED):
+def test_a_gradient_has_its_operands_type(schema, sample, request):
+    """In a drawn one of the types, or in all."""
+    dtypes = [t for t in types_of(schema) if t in DIFFERENTIATED]
+    for dtype in dtypes if EVERYTHING or not dtypes else [rng(request.node.nodeid).choice(dtypes)]:
         arrays, attrs, results, cotangents = prepared(schema, sample, dtype, exact=False)
         for array, grad in zip(arrays, call_gradient(schema, arrays, results, cotangents, attrs)):
             assert grad is None or spec(grad) == spec(array), dtype

@@ -27,6 +27,7 @@ def named(specs):
         yield [s and replace(s, shape=tuple("n" if d == size else d for d in s.shape)) for s in specs]
 
 
+@pytest.mark.sample(2, each="schema")
 @pytest.mark.spec("E3")
 @pytest.mark.parametrize("schema, sample", SAMPLES, ids=name)
 def test_a_rule_answers_for_every_size_or_says_that_it_can_t(schema, sample):

@@ -11,7 +11,7 @@ from aicf.pages.data import check_drawn
 from aicf.pages.page import write
 
 from .browser import Browser, found
-from .support import hostile, many, trained
+from .support import hostile, page_of_many, trained
 
 pytestmark = [pytest.mark.spec("F5"), pytest.mark.skipif(not found(), reason="no Chromium here: apt-get install chromium")]  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_it_is_light_dark_narrow_and_printed_without_losing_anything(browser, pa
 def test_ten_thousand_ops_are_there_in_seconds_and_searched_at_once(browser, tmp_path):
     """Two thousand take a fifth of it. The limits leave room for a busy machine: alone it takes 1.0 s and 0.3 s."""
     path = tmp_path / "many.html"
-    path.write_text(many()[1], encoding="utf-8")
+    path.write_text(page_of_many(), encoding="utf-8")
     browser.looks()
     assert browser.open(path) < 20
     browser.run("document.getElementById('search').focus()")

@@ -51,6 +51,7 @@ def spelt(q, k, v, causal=True, padding=None):
 SCALE = f"scale {D**-0.5:.4g}"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("form", ["einsum", "jax.nn", "jax.nn, grouped", "padded"])
 def test_attention_forward_and_backward(form):

@@ -11,6 +11,7 @@ from jax import numpy as jnp  # noqa: E402
 import aicf  # noqa: E402
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_ties_of_reduce_window(dtype):
     draw = rng("JAX's windows", dtype)
