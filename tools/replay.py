@@ -1,0 +1,360 @@
+"""Records what selection chooses, how kernels are launched and what plans contain, and compares it between two trees.
+
+    python tools/replay.py record FILE                               this tree: regions for six devices, and plans
+    python tools/replay.py compare FILE                              this tree, for the regions and graphs of the record
+    python tools/replay.py compare COMMIT --jobs 4                   this tree and that commit, for regions and graphs drawn anew
+    python tools/replay.py compare COMMIT --machine-code 20          also compile 20 kernels whose digests differ, in both trees
+    python tools/replay.py compare COMMIT '--rename=OLD=NEW' @FILE   arguments, one a line, may come from a file
+
+A refactoring is right when `compare` prints no difference. It needs no GPU. Regions and graphs are drawn by a seed, which is printed and
+stored, and are data (tests/draws/questions.py), so that another tree is asked about the same ones, in processes of its own
+(replay_answers.py). For each region and device the record has the chosen kernel with the terms of its predicted time, the time of every
+other candidate, every refusal with the value seen, and for each launch a digest of its body and of the values that the body reads, the
+configuration and the arguments; for each plan the steps, and where values are stored. Digests are by source, without the names of functions,
+classes and modules, the same for every Python.
+
+For each kind `compare` prints how many differ and the first difference; the exit status is 1 if there is one. `--rename` takes a regular
+expression and a replacement, as re.sub does, for all texts of the old record:
+
+    '--rename=gemm_wgmma_(\\d+x\\d+)_(\\w+)\\.v1=gemm_wgmma.v1[\\1 \\2]'
+
+A kernel with a config is `id[config]`; a refusal by `id` stands for all of its configs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import gzip
+import hashlib
+import json
+import os
+import platform
+import random
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = Path(__file__).with_name("replay_answers.py")
+DEVICES = "h200", "h100", "a100", "l40s", "t4", "cpu"
+Json = dict[str, Any]
+Rename = Callable[[str], str]
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def questions(seed: str, regions: int, plans: int, devices: Sequence[str], **how: Any) -> list[Json]:
+    """Regions for these devices and graphs for each of them in turn, as data, drawn by the seed."""
+    for folder in ("tools", "tests/cuda", "tests", "."):
+        sys.path.insert(0, str(ROOT / folder))
+    from draws import questions as drawn
+
+    found = [
+        {"region": r.to_json(), "text": str(r), "devices": devices}
+        for r in drawn.regions(seed, regions, **how)
+    ]
+    return json.loads(
+        json.dumps(
+            [*found, *drawn.plans(seed, plans, devices, **{k: v for k, v in how.items() if k == "examples"})]
+        )
+    )
+
+
+def answers(tree: Path, asked: Sequence[Json], jobs: int, **environment: str) -> list[Json]:
+    """What a tree answers, in so many processes."""
+    with tempfile.TemporaryDirectory(prefix="aicf-replay-") as folder:
+        source, targets = Path(folder, "questions.gz"), [Path(folder, f"{n}.gz") for n in range(jobs)]
+        write(source, asked)
+        env = {**os.environ, "PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1", **environment}
+        commands = [
+            [sys.executable, str(TOOLS), str(source), str(target), f"{n}/{jobs}"]
+            for n, target in enumerate(targets)
+        ]
+        running = [subprocess.Popen(command, env=env, cwd=folder) for command in commands]
+        statuses = [process.wait() for process in running]
+        if any(statuses):
+            sys.exit(f"replay: a process that asked {tree} failed")
+        shares = [read(target) for target in targets]
+    for header, *_ in shares:
+        if Path(header["tree"]).resolve() != tree.resolve():
+            sys.exit(f"replay: imported aicf from {header['tree']}, expected {tree}")
+    found: list[Json] = [{}] * len(asked)
+    for n, (_, *share) in enumerate(shares):
+        found[n::jobs] = share
+    return found
+
+
+def write(path: Path, lines: Sequence[Json]) -> None:
+    with gzip.open(path, "wt", compresslevel=5, encoding="utf-8") as file:
+        file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+
+
+def read(path: Path) -> list[Json]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def versions() -> Json:
+    """What a record depends on beside the tree: Python, and this tool with the code that digests."""
+    parts = [Path(__file__), TOOLS, *sorted((ROOT / "aicf" / "code_cache").glob("*.py"))]
+    tool = hashlib.blake2b(b"".join(p.read_bytes() for p in parts), digest_size=8).hexdigest()
+    return {"python": platform.python_version(), "tool": tool}
+
+
+@contextlib.contextmanager
+def tree_of(commit: str) -> Iterator[Path]:
+    """The files of a commit in a temporary worktree."""
+    with tempfile.TemporaryDirectory(prefix="aicf-tree-") as folder:
+        path = Path(folder, "tree")
+        git("worktree", "add", "--detach", "--quiet", str(path), commit)
+        try:
+            yield path
+        finally:
+            git("worktree", "remove", "--force", str(path))
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+Difference = tuple[str, str, Any, Any]  # kind, where, old, new
+NOTHING = "(nothing)"
+
+
+def renamed(value: Any, rename: Rename) -> Any:
+    """All texts of an answer under their new names; two kernels must not get the same one."""
+    if isinstance(value, str):
+        return rename(value)
+    if isinstance(value, list):
+        return [renamed(v, rename) for v in value]
+    if not isinstance(value, dict):
+        return value
+    found = {rename(k): renamed(v, rename) for k, v in value.items()}
+    if len(found) < len(value):
+        twice = next(k for k, n in Counter(map(rename, value)).items() if n > 1)
+        sys.exit(
+            f"replay: --rename gives several names of the old record the new name {twice!r}; mend the expressions"
+        )
+    return found
+
+
+def renaming(rules: Sequence[str]) -> Rename:
+    """Of texts by PATTERN=REPLACEMENT, one after the other."""
+    pairs = [rule.partition("=")[::2] for rule in rules]
+
+    @functools.cache
+    def rename(text: str) -> str:
+        for pattern, replacement in pairs:
+            text = re.sub(pattern, replacement, text)
+        return text
+
+    return rename
+
+
+def differences(question: Json, old: Json, new: Json) -> Iterator[Difference]:
+    """Between two answers, the more telling kinds first."""
+    where = question.get("text") or f"plan of {str(question.get('graph'))[:100]} on {question.get('device')}"
+    if "error" in old or "error" in new:
+        if old.get("error") != new.get("error"):
+            yield "error", where, old.get("error", "an answer"), new.get("error", "an answer")
+    elif "region" in question:
+        for device in question["devices"]:
+            yield from of_choices(f"{where} on {device}", old[device], new[device])
+    else:
+        for kind in ("steps", "slots", "arena"):
+            yield from of_lists(f"plan: {kind}", where, old[kind], new[kind])
+
+
+def of_choices(where: str, old: Json, new: Json) -> Iterator[Difference]:
+    if old["chosen"] != new["chosen"]:
+        yield "choice", where, old["chosen"] or "no kernel", new["chosen"] or "no kernel"
+    else:
+        if old.get("terms") != new.get("terms"):
+            yield (
+                "terms of the predicted time",
+                f"{old['chosen']} for {where}",
+                old.get("terms"),
+                new.get("terms"),
+            )
+        launches = [answer.get("launches", []) for answer in (old, new)]
+        for kind, key in (("body of a kernel", "body"), ("launch", "with")):
+            yield from of_lists(
+                kind, f"{old['chosen']} for {where}", *([x[key] for x in some] for some in launches)
+            )
+    a, b = old["verdicts"], new["verdicts"]
+    for kernel in {**a, **b}:
+        family = kernel.partition("[")[0]
+        was, now = a.get(kernel, a.get(family)), b.get(kernel, b.get(family))
+        if was == now or (kernel not in a and any(k.startswith(f"{kernel}[") for k in a)):
+            continue  # the last: refused as one, whose configs are compared one by one
+        types = {type(was), type(now)}
+        kind = "predicted time" if types == {float} else "refusal" if types == {str} else "candidate"
+        yield kind, f"{kernel} for {where}", was, now
+
+
+def of_lists(kind: str, where: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Difference]:
+    """The first place at which two lists differ."""
+    if old != new:
+        n = next((n for n, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)))
+        at = f"{where}, {n + 1} of {len(old)} and {len(new)}"
+        yield kind, at, *(some[n] if n < len(some) else NOTHING for some in (old, new))
+
+
+def report(found: Sequence[Difference], shown: int = 1) -> str:
+    """Counts and the first differences of each kind; of choices, which kernel became which."""
+    lines = []
+    for kind, count in Counter(kind for kind, *_ in found).items():
+        some = [d for d in found if d[0] == kind]
+        lines.append(f"{kind}: {count} differ")
+        pairs = (
+            Counter((str(old), str(new)) for _, _, old, new in some) if kind in ("choice", "error") else {}
+        )
+        lines += [
+            f"  {n} × {old} -> {new}"
+            for (old, new), n in sorted(pairs.items(), key=lambda p: -p[1])[: 5 * shown]
+        ]
+        for _, where, old, new in some[:shown]:
+            lines += [f"  {where}", f"    old  {old}", f"    new  {new}"]
+    return "\n".join(lines)
+
+
+# --- machine code -----------------------------------------------------------------------------------------------------
+
+
+def bodies_that_differ(asked: Sequence[Json], old: Sequence[Json], new: Sequence[Json]) -> list[Json]:
+    """Regions and devices whose chosen kernel, the same in both trees, has another digest: one for each pair of digests."""
+    found: dict[str, Json] = {}
+    for question, *pair in zip(asked, old, new):
+        for device in question.get("devices", ()) if all("error" not in x for x in pair) else ():
+            a, b = (x[device] for x in pair)
+            bodies = [[launch["body"] for launch in x.get("launches", ())] for x in (a, b)]
+            if a["chosen"] == b["chosen"] and bodies[0] != bodies[1]:
+                found.setdefault(
+                    str(bodies), {"compile": question["region"], "text": question["text"], "device": device}
+                )
+    return list(found.values())
+
+
+def of_machine_code(tree: Path, kernels: Sequence[Json], jobs: int) -> list[Difference]:
+    """Compiles these kernels in the old tree and in this one."""
+    found = []
+    for question, old, new in zip(kernels, answers(tree, kernels, jobs), answers(ROOT, kernels, jobs)):
+        if old != new:
+            key = next(k for k in {**old, **new} if old.get(k) != new.get(k))
+            found.append(
+                (
+                    "machine code",
+                    f"{question['text']} on {question['device']}, {key}",
+                    old.get(key),
+                    new.get(key),
+                )
+            )
+    return found
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def record(args: argparse.Namespace) -> int:
+    begun, asked = time.monotonic(), questions(args.seed, args.regions, args.plans, args.devices)
+    found = answers(ROOT, asked, args.jobs)
+    header = {
+        "seed": args.seed,
+        "commit": git("rev-parse", "HEAD"),
+        "changed": bool(git("status", "--porcelain", "aicf")),
+        **versions(),
+    }
+    write(args.file, [header, *({"question": q, "answer": a} for q, a in zip(asked, found))])
+    print(
+        f"{counted(asked, found)} in {time.monotonic() - begun:.0f} s: {args.file}, {args.file.stat().st_size / 1e6:.1f} MB"
+    )
+    return 0
+
+
+def counted(asked: Sequence[Json], found: Sequence[Json]) -> str:
+    regions, errors = sum("region" in q for q in asked), Counter(a["error"] for a in found if "error" in a)
+    worst = f", {errors.total()} errors such as {errors.most_common(1)[0][0]}" if errors else ""
+    return f"{regions} regions, {len(asked) - regions} plans{worst}"
+
+
+def compare(args: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as stack:
+        if Path(args.old).is_file():
+            header, *lines = read(Path(args.old))
+            asked, old, commit = (
+                [x["question"] for x in lines],
+                [x["answer"] for x in lines],
+                header["commit"],
+            )
+            print(f"seed {header['seed']}, commit {commit}" + " with changes" * header["changed"])
+            if other := [f"{k} {header[k]}" for k, v in versions().items() if header[k] != v and k == "tool"]:
+                print(
+                    f"the record was written by another version of this tool ({other[0]}): digests may differ for that alone; "
+                    "compare with the commit instead"
+                )
+            tree = stack.enter_context(tree_of(commit)) if args.machine_code else ROOT
+        else:
+            tree = stack.enter_context(tree_of(args.old))
+            asked = questions(args.seed, args.regions, args.plans, args.devices)
+            old = answers(tree, asked, args.jobs)
+        new = answers(ROOT, asked, args.jobs)
+        rename = renaming(args.rename)
+        old = [renamed(a, rename) for a in old]
+        found = [d for triple in zip(asked, old, new) for d in differences(*triple)]
+        if args.machine_code:
+            kernels = bodies_that_differ(asked, old, new)
+            some = random.Random(args.seed).sample(kernels, min(args.machine_code, len(kernels)))
+            found += of_machine_code(tree, some, args.jobs)
+            print(f"machine code: compiled {len(some)} of {len(kernels)} kernels whose digests differ")
+    print(counted(asked, new))
+    print(report(found, args.shown) or "no difference")
+    return int(bool(found))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, fromfile_prefix_chars="@"
+    )
+    commands = parser.add_subparsers(required=True)
+    for command in (record, compare):
+        sub = commands.add_parser(command.__name__, fromfile_prefix_chars="@")
+        sub.set_defaults(command=command)
+        sub.add_argument("--seed", default=secrets.token_hex(4), help="of all draws; a new one is printed")
+        sub.add_argument("--regions", type=int, default=2000)
+        sub.add_argument("--plans", type=int, default=200)
+        sub.add_argument("--devices", nargs="+", default=list(DEVICES), help="presets")
+        sub.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+        if command is record:
+            sub.add_argument("file", type=Path)
+        else:
+            sub.add_argument("old", metavar="OLD", help="a record's file, or a commit")
+            sub.add_argument("--rename", action="append", default=[], metavar="PATTERN=REPLACEMENT")
+            sub.add_argument(
+                "--machine-code",
+                type=int,
+                default=0,
+                metavar="N",
+                help="compile so many kernels whose digests differ",
+            )
+            sub.add_argument("--shown", type=int, default=1, help="differences of each kind that are printed")
+    args = parser.parse_args(arguments)
+    print(f"seed {args.seed}", flush=True)
+    return args.command(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
