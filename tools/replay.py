@@ -117,6 +117,12 @@ def versions() -> Json:
     return {"python": platform.python_version(), "tool": tool}
 
 
+NOTES = {
+    "python": "note: the record is of Python {}, this is {}: some ops' arithmetic and functions without source are read as bytecode, so times and digests of these may differ",
+    "tool": "note: the record is of version {} of this tool, this is {}: digests may differ for that alone; give the commit instead",
+}
+
+
 @contextlib.contextmanager
 def tree_of(commit: str) -> Iterator[Path]:
     """The files of a commit in a temporary worktree."""
@@ -301,11 +307,9 @@ def compare(args: argparse.Namespace) -> int:
                 header["commit"],
             )
             print(f"seed {header['seed']}, commit {commit}" + " with changes" * header["changed"])
-            if other := [f"{k} {header[k]}" for k, v in versions().items() if header[k] != v and k == "tool"]:
-                print(
-                    f"the record was written by another version of this tool ({other[0]}): digests may differ for that alone; "
-                    "compare with the commit instead"
-                )
+            for name, value in versions().items():
+                if header[name] != value:
+                    print(NOTES[name].format(header[name], value))
             tree = stack.enter_context(tree_of(commit)) if args.machine_code else ROOT
         else:
             tree = stack.enter_context(tree_of(args.old))

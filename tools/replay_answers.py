@@ -51,10 +51,10 @@ def choices(question: Json) -> Json:
     import aicf
     from aicf.device.spec import preset
 
-    found = {}
+    found, regions = {}, {kind: region_of(question["region"], kind) for kind in ("cuda", "cpu")}
     for name in question["devices"]:
         device = preset(name)
-        region = region_of(question["region"], device.kind)
+        region = regions[device.kind]
         try:
             selection = aicf.select(region, device, aicf.default_registry())
         except aicf.errors.NoKernelError as error:
@@ -133,6 +133,10 @@ def description() -> Any:
     """Describes functions by their source without names; records by their values, those of kernels with the source of their class."""
 
     class Nameless(digests().Portable):
+        def of(self, value: Any) -> bytes:
+            libraries = isinstance(value, frozenset) and value >= sys.stdlib_module_names
+            return digests().pack("libraries") if libraries else super().of(value)  # others in another Python
+
         def name(self, kind: type) -> bytes:
             if kind.__module__.split(".")[0] in digests().LIBRARIES:
                 return super().name(kind)
@@ -140,6 +144,12 @@ def description() -> Any:
 
         def callable(self, value: Any) -> bytes:
             return self.function(value) if _is_record_of_kernels(value) else super().callable(value)
+
+        def function(self, fn: Any) -> bytes:
+            digesting = fn.__module__.startswith(
+                "aicf.code_cache."
+            )  # no part of a kernel, and reads bytecode
+            return digests().pack("digests") if digesting else super().function(fn)
 
     return Nameless()
 

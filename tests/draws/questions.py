@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -231,8 +232,9 @@ def _planned(rng: np.random.Generator, examples: Mapping[str, Json]) -> Iterator
     from replay_answers import explanation
 
     for graph in graphs_:
-        for step in explanation(graph).plan.steps:
-            found.setdefault(step.region.key, step.region)
+        with suppress(AicfError):  # a drawn program may have an op whose expansion is refused
+            for step in explanation(graph).plan.steps:
+                found.setdefault(step.region.key, step.region)
     order = list(found.values())
     choose.shuffle(order)
     yield from sorted(order, key=lambda region: len(region.ops) == 1)
