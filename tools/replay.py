@@ -7,7 +7,7 @@
     python tools/replay.py compare COMMIT '--rename=OLD=NEW' @FILE   arguments, one a line, may come from a file
 
 A refactoring is right when `compare` prints no difference. It needs no GPU. Regions and graphs are drawn by a seed, which is printed and
-stored, and are data (tests/draws/questions.py), so that another tree is asked about the same ones, in processes of its own
+stored, and are data (tests/draws/questions.py), so that another tree answers for the same ones, in processes of its own
 (replay_answers.py). For each region and device the record has the chosen kernel with the terms of its predicted time, the time of every
 other candidate, every refusal with the value seen, and for each launch a digest of its body and of the values that the body reads, the
 configuration and the arguments; for each plan the steps, and where values are stored. Digests are by source, without the names of functions,
@@ -53,28 +53,23 @@ Rename = Callable[[str], str]
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def questions(seed: str, regions: int, plans: int, devices: Sequence[str], **how: Any) -> list[Json]:
-    """Regions for these devices and graphs for each of them in turn, as data, drawn by the seed."""
-    for folder in ("tools", "tests/cuda", "tests", "."):
-        sys.path.insert(0, str(ROOT / folder))
+def draw(seed: str, regions: int, plans: int, devices: Sequence[str], sources: Sequence[str] = (), examples: Json | None = None) -> list[Json]:  # fmt: skip
+    """Regions, and graphs with a device each, as data, drawn by the seed; `sources` and `examples` are names in tests/draws/questions.py."""
+    folders = [str(ROOT / name) for name in ("", "tests", "tests/cuda", "tools")]
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     from draws import questions as drawn
 
-    found = [
-        {"region": r.to_json(), "text": str(r), "devices": devices}
-        for r in drawn.regions(seed, regions, **how)
-    ]
-    return json.loads(
-        json.dumps(
-            [*found, *drawn.plans(seed, plans, devices, **{k: v for k, v in how.items() if k == "examples"})]
-        )
-    )
+    examples = drawn.EXAMPLES if examples is None else examples
+    some = drawn.regions(seed, regions, sources, examples)
+    questions = [{"region": r.to_json(), "text": str(r), "devices": devices} for r in some]
+    return json.loads(json.dumps([*questions, *drawn.plans(seed, plans, devices, examples)]))
 
 
-def answers(tree: Path, asked: Sequence[Json], jobs: int, **environment: str) -> list[Json]:
-    """What a tree answers, in so many processes."""
+def answers(tree: Path, questions: Sequence[Json], jobs: int, **environment: str) -> list[Json]:
+    """The answers of a tree, by so many processes; `environment`: more variables of theirs."""
     with tempfile.TemporaryDirectory(prefix="aicf-replay-") as folder:
         source, targets = Path(folder, "questions.gz"), [Path(folder, f"{n}.gz") for n in range(jobs)]
-        write(source, asked)
+        write(source, questions)
         env = {**os.environ, "PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1", **environment}
         commands = [
             [sys.executable, str(TOOLS), str(source), str(target), f"{n}/{jobs}"]
@@ -83,12 +78,12 @@ def answers(tree: Path, asked: Sequence[Json], jobs: int, **environment: str) ->
         running = [subprocess.Popen(command, env=env, cwd=folder) for command in commands]
         statuses = [process.wait() for process in running]
         if any(statuses):
-            sys.exit(f"replay: a process that asked {tree} failed")
+            sys.exit(f"replay: a process that reads {tree} failed; its error is above")
         shares = [read(target) for target in targets]
     for header, *_ in shares:
         if Path(header["tree"]).resolve() != tree.resolve():
             sys.exit(f"replay: imported aicf from {header['tree']}, expected {tree}")
-    found: list[Json] = [{}] * len(asked)
+    found: list[Json] = [{}] * len(questions)
     for n, (_, *share) in enumerate(shares):
         found[n::jobs] = share
     return found
@@ -111,7 +106,7 @@ def git(*arguments: str) -> str:
 
 
 def versions() -> Json:
-    """What a record depends on beside the tree: Python, and this tool with the code that digests."""
+    """What a record depends on besides the tree: Python, and this tool with the code that digests."""
     parts = [Path(__file__), TOOLS, *sorted((ROOT / "aicf" / "code_cache").glob("*.py"))]
     tool = hashlib.blake2b(b"".join(p.read_bytes() for p in parts), digest_size=8).hexdigest()
     return {"python": platform.python_version(), "tool": tool}
@@ -213,7 +208,7 @@ def of_choices(where: str, old: Json, new: Json) -> Iterator[Difference]:
 
 
 def of_lists(kind: str, where: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Difference]:
-    """The first place at which two lists differ."""
+    """The first position at which two lists differ."""
     if old != new:
         n = next((n for n, (a, b) in enumerate(zip(old, new)) if a != b), min(len(old), len(new)))
         at = f"{where}, {n + 1} of {len(old)} and {len(new)}"
@@ -241,10 +236,10 @@ def report(found: Sequence[Difference], shown: int = 1) -> str:
 # --- machine code -----------------------------------------------------------------------------------------------------
 
 
-def bodies_that_differ(asked: Sequence[Json], old: Sequence[Json], new: Sequence[Json]) -> list[Json]:
+def bodies_that_differ(questions: Sequence[Json], old: Sequence[Json], new: Sequence[Json]) -> list[Json]:
     """Regions and devices whose chosen kernel, the same in both trees, has another digest: one for each pair of digests."""
     found: dict[str, Json] = {}
-    for question, *pair in zip(asked, old, new):
+    for question, *pair in zip(questions, old, new):
         for device in question.get("devices", ()) if all("error" not in x for x in pair) else ():
             a, b = (x[device] for x in pair)
             bodies = [[launch["body"] for launch in x.get("launches", ())] for x in (a, b)]
@@ -276,55 +271,56 @@ def of_machine_code(tree: Path, kernels: Sequence[Json], jobs: int) -> list[Diff
 
 
 def record(args: argparse.Namespace) -> int:
-    begun, asked = time.monotonic(), questions(args.seed, args.regions, args.plans, args.devices)
-    found = answers(ROOT, asked, args.jobs)
-    header = {
-        "seed": args.seed,
-        "commit": git("rev-parse", "HEAD"),
-        "changed": bool(git("status", "--porcelain", "aicf")),
-        **versions(),
-    }
-    write(args.file, [header, *({"question": q, "answer": a} for q, a in zip(asked, found))])
-    print(
-        f"{counted(asked, found)} in {time.monotonic() - begun:.0f} s: {args.file}, {args.file.stat().st_size / 1e6:.1f} MB"
-    )
+    begun = time.monotonic()
+    print(f"seed {args.seed}", flush=True)
+    questions = draw(args.seed, args.regions, args.plans, args.devices)
+    found = answers(ROOT, questions, args.jobs)
+    write_record(args.file, args.seed, questions, found)
+    seconds, size = time.monotonic() - begun, args.file.stat().st_size / 1e6
+    print(f"{counted(questions, found)} in {seconds:.0f} s: {args.file}, {size:.1f} MB")
     return 0
 
 
-def counted(asked: Sequence[Json], found: Sequence[Json]) -> str:
-    regions, errors = sum("region" in q for q in asked), Counter(a["error"] for a in found if "error" in a)
+def write_record(path: Path, seed: str, questions: Sequence[Json], found: Sequence[Json]) -> None:
+    """The seed, the commit and versions, then each question with its answer."""
+    tree = {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "aicf"))}
+    lines = [{"question": q, "answer": a} for q, a in zip(questions, found)]
+    write(path, [{"seed": seed, **tree, **versions()}, *lines])
+
+
+def counted(questions: Sequence[Json], found: Sequence[Json]) -> str:
+    regions, errors = (
+        sum("region" in q for q in questions),
+        Counter(a["error"] for a in found if "error" in a),
+    )
     worst = f", {errors.total()} errors such as {errors.most_common(1)[0][0]}" if errors else ""
-    return f"{regions} regions, {len(asked) - regions} plans{worst}"
+    return f"{regions} regions, {len(questions) - regions} plans{worst}"
 
 
 def compare(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         if Path(args.old).is_file():
             header, *lines = read(Path(args.old))
-            asked, old, commit = (
-                [x["question"] for x in lines],
-                [x["answer"] for x in lines],
-                header["commit"],
-            )
-            print(f"seed {header['seed']}, commit {commit}" + " with changes" * header["changed"])
+            print(f"seed {header['seed']}, commit {header['commit']}" + " with changes" * header["changed"])
             for name, value in versions().items():
                 if header[name] != value:
                     print(NOTES[name].format(header[name], value))
-            tree = stack.enter_context(tree_of(commit)) if args.machine_code else ROOT
+            questions, old = [x["question"] for x in lines], [x["answer"] for x in lines]
+            tree = stack.enter_context(tree_of(header["commit"])) if args.machine_code else ROOT
         else:
+            print(f"seed {args.seed}", flush=True)
             tree = stack.enter_context(tree_of(args.old))
-            asked = questions(args.seed, args.regions, args.plans, args.devices)
-            old = answers(tree, asked, args.jobs)
-        new = answers(ROOT, asked, args.jobs)
-        rename = renaming(args.rename)
+            questions = draw(args.seed, args.regions, args.plans, args.devices)
+            old = answers(tree, questions, args.jobs)
+        new, rename = answers(ROOT, questions, args.jobs), renaming(args.rename)
         old = [renamed(a, rename) for a in old]
-        found = [d for triple in zip(asked, old, new) for d in differences(*triple)]
+        found = [d for triple in zip(questions, old, new) for d in differences(*triple)]
         if args.machine_code:
-            kernels = bodies_that_differ(asked, old, new)
+            kernels = bodies_that_differ(questions, old, new)
             some = random.Random(args.seed).sample(kernels, min(args.machine_code, len(kernels)))
             found += of_machine_code(tree, some, args.jobs)
             print(f"machine code: compiled {len(some)} of {len(kernels)} kernels whose digests differ")
-    print(counted(asked, new))
+    print(counted(questions, new))
     print(report(found, args.shown) or "no difference")
     return int(bool(found))
 
@@ -356,7 +352,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             sub.add_argument("--shown", type=int, default=1, help="differences of each kind that are printed")
     args = parser.parse_args(arguments)
-    print(f"seed {args.seed}", flush=True)
     return args.command(args)
 
 

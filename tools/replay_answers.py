@@ -47,7 +47,7 @@ def region_of(data: Json, kind: str) -> Any:
 
 
 def choices(question: Json) -> Json:
-    """For a region, of each device the choice and all that it was made by."""
+    """For a region, on each device: the choice, and all that led to it."""
     import aicf
     from aicf.device.spec import preset
 
@@ -219,9 +219,9 @@ def explanation(question: Json) -> Any:
 
 def plan(question: Json) -> Json:
     """The steps of a graph's plan, and where its values are stored; values are numbered as steps use them."""
-    made = explanation(question).plan
+    result = explanation(question).plan
     steps, slots, arena = [], [], []
-    for part in (made, made.setup):
+    for part in (result, result.setup):
         if part is not None:
             number: dict[int, int] = {}
             steps += list(_steps(part, number))
