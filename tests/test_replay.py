@@ -240,7 +240,7 @@ def code_of(op: str, monkeypatch, name: str = "") -> dict:
     change = launching(named) if name else replace
     registry = KernelRegistry([change(v) for v in aicf.default_registry()])
     monkeypatch.setattr(aicf, "default_registry", lambda: registry)
-    code = replay_answers.answer({"compile": region.to_json(), "device": "h200"})
+    code = replay_answers.answer({"compile": region.to_json(), "text": "", "device": "h200", "number": 0})
     monkeypatch.undo()
     return code
 

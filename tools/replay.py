@@ -10,7 +10,7 @@ A refactoring is right when `compare` prints no difference. It needs no GPU. Reg
 stored, and are data (tests/draws/questions.py), so that another tree answers for the same ones, in processes of its own
 (replay_answers.py). For each region and device the record has the chosen kernel with the terms of its predicted time, the time of every
 other candidate, every refusal with the value seen, and for each launch a digest of its body and of the values that the body reads, the
-configuration and the arguments; for each plan the steps, and where values are stored. Digests are by source, without the names of functions,
+configuration and the arguments, also of another candidate that is drawn; for each plan the steps, and where values are stored. Digests are by source, without the names of functions,
 classes and modules, the same for every Python.
 
 For each kind `compare` prints how many differ and the first difference; the exit status is 1 if there is one. `--rename` takes a regular
@@ -183,19 +183,18 @@ def differences(question: Json, old: Json, new: Json) -> Iterator[Difference]:
 def of_choices(where: str, old: Json, new: Json) -> Iterator[Difference]:
     if old["chosen"] != new["chosen"]:
         yield "choice", where, old["chosen"] or "no kernel", new["chosen"] or "no kernel"
-    else:
-        if old.get("terms") != new.get("terms"):
-            yield (
-                "terms of the predicted time",
-                f"{old['chosen']} for {where}",
-                old.get("terms"),
-                new.get("terms"),
-            )
-        launches = [answer.get("launches", []) for answer in (old, new)]
+    elif old.get("terms") != new.get("terms"):
+        yield (
+            "terms of the predicted time",
+            f"{old['chosen']} for {where}",
+            old.get("terms"),
+            new.get("terms"),
+        )
+    launches = [answer.get("launches", {}) for answer in (old, new)]
+    for kernel in [k for k in launches[0] if k in launches[1]]:
         for kind, key in (("body of a kernel", "body"), ("launch", "with")):
-            yield from of_lists(
-                kind, f"{old['chosen']} for {where}", *([x[key] for x in some] for some in launches)
-            )
+            lists = ([launch[key] for launch in some[kernel]] for some in launches)
+            yield from of_lists(kind, f"{kernel} for {where}", *lists)
     a, b = old["verdicts"], new["verdicts"]
     for kernel in {**a, **b}:
         family = kernel.partition("[")[0]
@@ -237,16 +236,25 @@ def report(found: Sequence[Difference], shown: int = 1) -> str:
 
 
 def bodies_that_differ(questions: Sequence[Json], old: Sequence[Json], new: Sequence[Json]) -> list[Json]:
-    """Regions and devices whose chosen kernel, the same in both trees, has another digest: one for each pair of digests."""
+    """Kernels that both trees launch for a region and a device, with other digests: one for each pair of digests."""
     found: dict[str, Json] = {}
     for question, *pair in zip(questions, old, new):
         for device in question.get("devices", ()) if all("error" not in x for x in pair) else ():
-            a, b = (x[device] for x in pair)
-            bodies = [[launch["body"] for launch in x.get("launches", ())] for x in (a, b)]
-            if a["chosen"] == b["chosen"] and bodies[0] != bodies[1]:
-                found.setdefault(
-                    str(bodies), {"compile": question["region"], "text": question["text"], "device": device}
-                )
+            a, b = (x[device].get("launches", {}) for x in pair)
+            for number, kernel in enumerate(a):
+                if (
+                    list(a) == list(b)
+                    and (bodies := [[x["body"] for x in some[kernel]] for some in (a, b)])[0] != bodies[1]
+                ):
+                    found.setdefault(
+                        str(bodies),
+                        {
+                            "compile": question["region"],
+                            "text": question["text"],
+                            "device": device,
+                            "number": number,
+                        },
+                    )
     return list(found.values())
 
 

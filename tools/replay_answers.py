@@ -18,6 +18,7 @@ import importlib.util
 import json
 import struct
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -47,7 +48,7 @@ def region_of(data: Json, kind: str) -> Any:
 
 
 def choices(question: Json) -> Json:
-    """For a region, on each device: the choice, and all that led to it."""
+    """For a region, on each device: the choice, all that led to it, and the launches of the chosen kernel and of a drawn one of the others."""
     import aicf
     from aicf.device.spec import preset
 
@@ -63,15 +64,34 @@ def choices(question: Json) -> Json:
             continue
         verdicts = {name_of(c): c.us for c in selection.ranked}
         verdicts |= {name_of(r): f"{r.reject.condition}: {r.reject.reason}" for r in selection.rejected}
-        found[name] = {"chosen": name_of(selection.chosen), "verdicts": verdicts, "terms": dict(selection.chosen.cost.terms)}  # fmt: skip
-        found[name]["launches"] = launches_text(selection.chosen, region, device)
+        found[name] = {
+            "chosen": name_of(selection.chosen),
+            "terms": dict(selection.chosen.cost.terms),
+            "verdicts": verdicts,
+            "launches": {
+                n: launches_text(c, region, device) for n, c in described(selection, question["text"]).items()
+            },
+        }
     return found
+
+
+def described(selection: Any, text: str) -> Json:
+    """By name the candidates whose launches are recorded: the chosen one, and one that the text of the region draws."""
+    if selection.device.kind != "cuda":
+        return {}
+    number = zlib.crc32(f"{text} {selection.device.name}".encode())
+    drawn = selection.ranked[number % len(selection.ranked)]
+    return {name_of(c): c for c in (selection.chosen, drawn)}
 
 
 def name_of(candidate: Any) -> str:
     """A kernel's id; with the config, where a kernel has several: `cuda.gemm_wgmma.v1[128x256 pingpong]`."""
-    config = getattr(candidate, "config", None)
-    return candidate.variant.id if config is None else f"{candidate.variant.id}[{config}]"
+    return _with_config(candidate.variant.id, candidate)
+
+
+def _with_config(kernel_id: str, chosen: Any) -> str:
+    config = getattr(chosen, "config", None)
+    return kernel_id if config is None else f"{kernel_id}[{config}]"
 
 
 def built(candidate: Any, region: Any, device: Any) -> tuple[Any, int]:
@@ -83,9 +103,7 @@ def built(candidate: Any, region: Any, device: Any) -> tuple[Any, int]:
 
 
 def launches_text(candidate: Any, region: Any, device: Any) -> list[Json]:
-    """Of each CUDA launch a digest of its body, and all else as text."""
-    if device.kind != "cuda":
-        return []
+    """Of each launch a digest of its body, and all else as text."""
     calls, workspace = built(candidate, region, device)
     if not isinstance(calls, list):
         return [{"body": "", "with": text_of(calls)}]
@@ -237,7 +255,8 @@ def _steps(plan: Any, number: dict[int, int]) -> Iterator[str]:
         attrs = hashlib.blake2b(
             step.region.key.encode(), digest_size=4
         ).hexdigest()  # those are not in its text
-        yield f"{step.kernel_id or 'view'}: {outs} = {step.region} {attrs} of {ins}{scratch}"
+        kernel = _with_config(step.kernel_id, step) or "view"
+        yield f"{kernel}: {outs} = {step.region} {attrs} of {ins}{scratch}"
 
 
 def _slots(plan: Any, number: dict[int, int]) -> Iterator[str]:
@@ -257,18 +276,21 @@ RUN = ".text.", ".nv.constant", ".nv.global", ".nv.shared."
 
 
 def machine_code(question: Json) -> Json:
-    """Of each launch of the chosen kernel: registers, stack, shared memory, and a digest of each section, without symbols' names."""
+    """Of each launch of a kernel: registers, stack, shared memory, and a digest of each section, without symbols' names."""
     import aicf
     from aicf.cuda_kernels.compiler import engine
     from aicf.device.spec import preset
 
     device = preset(question["device"])
     region = region_of(question["compile"], device.kind)
-    chosen = aicf.select(region, device, aicf.default_registry()).chosen
+    selection = aicf.select(region, device, aicf.default_registry())
+    candidate = list(described(selection, question["text"]).values())[question["number"]]
     found: Json = {}
-    for n, launch in enumerate(built(chosen, region, device)[0]):
-        code = engine.compile_launch(launch, region, device.target, chosen.variant.id)
-        facts = {name: getattr(code, f"{name}") for name in ("registers", "stack_bytes", "spill_bytes", "shared_bytes")}  # fmt: skip
+    for n, launch in enumerate(built(candidate, region, device)[0]):
+        code = engine.compile_launch(launch, region, device.target, candidate.variant.id)
+        facts = {
+            name: getattr(code, name) for name in ("registers", "stack_bytes", "spill_bytes", "shared_bytes")
+        }
         found[f"launch {n}"] = {**facts, "sections": sections(code.cubin)}
     return found
 
