@@ -8,6 +8,7 @@ compiles comes out relocatable and ruins tensor-core kernels. It is called by it
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -148,12 +149,22 @@ def _ltoir(launch: Launch, region: RegionSpec, target: str) -> bytes:
     body = launch.body
     if may_begin_early(target) and not waits_itself(launch):
         body = waiting(body, len(launch.args))
-    code, _ = cuda.compile(
-        materialise(body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
-        abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output="ltoir",
-        launch_bounds=launch_bounds(launch),
-    )  # fmt: skip
+    with _front_end():
+        code, _ = cuda.compile(
+            materialise(body), numba_signature(signature_of(launch, region)), device=False, abi="numba",
+            abi_info={"abi_name": kernel_name(launch)}, cc=_arch(target), output="ltoir",
+            launch_bounds=launch_bounds(launch),
+        )  # fmt: skip
     return code
+
+
+def _front_end() -> AbstractContextManager[None]:
+    """What makes numba faster. A release of numba's that lacks something it names does without."""
+    try:
+        from .front_end import faster
+    except (ImportError, AttributeError):
+        return nullcontext()
+    return faster()
 
 
 def _arch(target: str) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pkgutil
 import sys
 import weakref
 from pathlib import Path
@@ -61,7 +62,7 @@ def compilers() -> dict[str, str]:
     """What `toolchain` digests, by name."""
     names = (*PACKAGES, *(name for names in TOOLKIT for name in names))
     versions = {name: str(version(name)) for name in names}
-    route = digest(Description().of(compile_kernel)).hex()
+    route = digest(_route()).hex()
     return {
         "Python": str(sys.implementation.cache_tag),
         **versions,
@@ -94,7 +95,13 @@ def toolchain() -> bytes:
     )
     system = [] if all(any(map(version, names)) for names in TOOLKIT) else system_toolkit()
     facts = (FORMAT, sys.implementation.cache_tag, versions, wheels, settings, system)
-    return digest(pack("toolchain", repr(facts).encode(), Description().of(compile_kernel)))
+    return digest(pack("toolchain", repr(facts).encode(), _route()))
+
+
+def _route() -> bytes:
+    """Of the road from a body to a cubin: the code of `compile.py`, and the text of what it puts in the place of numba's."""
+    text = pkgutil.get_data(__package__, "front_end.py") or b""
+    return pack("route", Description().of(compile_kernel), text)
 
 
 def system_toolkit() -> list[str]:
