@@ -40,7 +40,9 @@ def numbas_own(monkeypatch):
 
 
 # Small ones: what their bodies are written with is what large ones are written with.
-SMALL = re.compile(r"elementwise|multi_map|reduce_|rows_|scan|scatter_add_rows|check|fill|reshape|naive|dropout")
+SMALL = re.compile(
+    r"elementwise|multi_map|reduce_|rows_|scan|scatter_add_rows|check|fill|reshape|naive|dropout"
+)
 
 
 @pytest.mark.parametrize("n", range(3))
@@ -51,7 +53,10 @@ def test_drawn_kernels_have_the_same_machine_code(n, numbas_own):
     some = [c for c in cases if c.variant == names[draw.integers(len(names))]]
     case = some[draw.integers(len(some))]
     (launch, *_) = VARIANTS[case.variant].build(case.region, preset("h200"))
-    assert compile_kernel(launch, case.region, "sm_90a").cubin == numbas_own(launch, case.region), (seed, case)
+    assert compile_kernel(launch, case.region, "sm_90a").cubin == numbas_own(launch, case.region), (
+        seed,
+        case,
+    )
 
 
 # --- drawn bodies -----------------------------------------------------------------------------------------------------
@@ -82,7 +87,8 @@ def drawn_body(draw: np.random.Generator) -> tuple[Any, str]:
         lines += ["        return z + w"]
     lines += ["    def kernel(x, y, n):", "        i = cuda.grid(1)", "        a = x[i]"]
     lines += [
-        f"        {'if i < n: ' * int(draw.integers(2))}a = {term(['a', 'x[i + 1]'], count)}" for _ in range(3)
+        f"        {'if i < n: ' * int(draw.integers(2))}a = {term(['a', 'x[i + 1]'], count)}"
+        for _ in range(3)
     ]
     lines += ["        y[i] = a", "    return kernel"]
     source = "\n".join(lines)
@@ -124,7 +130,9 @@ def test_functions_of_one_name_do_not_mix():
             y[2] = third(x[2]) + first(x[3])
 
         ptx = ptx_of(launch_of(body), ADD, "sm_90a")
-        return [struct.unpack("!f", bytes.fromhex(number))[0] for number in re.findall(r"0f([0-9A-F]{8})", ptx)]
+        return [
+            struct.unpack("!f", bytes.fromhex(number))[0] for number in re.findall(r"0f([0-9A-F]{8})", ptx)
+        ]
 
     assert set(compiled(3, 5, 7)) == {3, 5, 7}
     assert set(compiled(13, 5, 17)) == {13, 5, 17}

@@ -188,9 +188,7 @@ def _copied_scope(scope: Any) -> Any:
     new.redefined.update(scope.redefined)
     for name, versions in scope.var_redefinitions.items():
         new.var_redefinitions[name] |= versions
-    new.localvars._con = {
-        name: ir.Var(new, var.name, var.loc) for name, var in scope.localvars._con.items()
-    }
+    new.localvars._con = {name: ir.Var(new, var.name, var.loc) for name, var in scope.localvars._con.items()}
     return new
 
 
@@ -257,7 +255,9 @@ def _inline_closures(original: Any) -> Any:
 
 def _may_be_closure(value: Any) -> bool:
     if isinstance(value, ir.Expr):
-        return value.op in ("make_function", "build_list") or (value.op == "getattr" and value.attr == "reduce")
+        return value.op in ("make_function", "build_list") or (
+            value.op == "getattr" and value.attr == "reduce"
+        )
     return isinstance(value, (ir.Global, ir.FreeVar)) and value.value is functools.reduce
 
 
@@ -348,7 +348,9 @@ def _find_singly_assigned_variable(original: Any) -> Any:
 
 # --- types --------------------------------------------------------------------------------------------------------------
 
-_CALLS: dict[Any, Any] = {}  # signatures by function and the types of its arguments, of the kernel that is compiled
+_CALLS: dict[
+    Any, Any
+] = {}  # signatures by function and the types of its arguments, of the kernel that is compiled
 
 
 @_replaces(functions.BaseFunction, "get_call_type", functions)
