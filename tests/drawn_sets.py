@@ -15,7 +15,7 @@ POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}
 
 def selects(config: pytest.Config) -> bool:
     """Whether the command line names tests, such that a draw comes after its selection: a set that it names runs."""
-    return _names_tests(config) or bool(config.option.markexpr) and not only_gpu(config)
+    return _names_tests(config) or (bool(config.option.markexpr) and not only_gpu(config))
 
 
 def _names_tests(config: pytest.Config) -> bool:

@@ -16,8 +16,6 @@ from costs import DEAREST, Costs
 from aicf.code_cache import ledger
 
 
-
-
 def report_of(costs: Costs, test: str, begin=lambda: None):
     """The report of a test's last phase, as a worker serialises it."""
     item = SimpleNamespace(nodeid=test)
@@ -40,7 +38,9 @@ def test_costs_of_workers_are_added_and_the_dearest_are_named():
         worker = Costs()
         worker._collection = 5.0 + n
         for i in range(20):
-            report = report_of(worker, f"tests/test_it.py::test_{i}[{n}]", lambda: ledger.note("kernel", "disk"))
+            report = report_of(
+                worker, f"tests/test_it.py::test_{i}[{n}]", lambda: ledger.note("kernel", "disk")
+            )
             report.costs[0] = float(i)
             first.pytest_runtest_logreport(report)
     total, share, *dearest = first.lines()
