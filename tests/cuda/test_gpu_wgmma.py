@@ -85,7 +85,7 @@ SIZES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(4, each="variant", gpu=True)
+@pytest.mark.sample(3, each="variant", gpu=True)
 @pytest.mark.parametrize("variant", IDS)
 @pytest.mark.parametrize("m, n, k", SIZES)
 def test_sizes(gpu, variant, m, n, k):  # noqa: F811

@@ -61,7 +61,7 @@ def drawn(
 
 
 @pytest.mark.gpu
-@pytest.mark.sample(25, gpu=True)
+@pytest.mark.sample(18, gpu=True)
 @pytest.mark.spec("D5", "D9", "D10")
 @pytest.mark.parametrize("variant", PRODUCTS)
 def test_random_products(gpu: Gpu, variant, seed):  # noqa: F811
