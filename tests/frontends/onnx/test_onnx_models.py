@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from draws.seeds import rng
 from onnx import helper, numpy_helper
 
 import aicf
@@ -65,6 +66,23 @@ def test_an_onnx_model_can_be_trained():
     losses = [float(program({"x": x, "y": wanted})["loss"].numpy()) for _ in range(30)]
     assert losses[-1] < 0.7 * losses[0]
     assert not np.array_equal(program.state_dict()["fc.weight"], weights["fc.weight"])
+
+
+def test_the_first_of_equals_of_a_global_maximum_has_the_gradient(request):
+    """As PyTorch's adaptive pool, which is exported as this node, has it. The weights are drawn, with ties, and with NaN."""
+    draw = rng(request.node.nodeid)
+    shape = (1, 3, *(int(n) for n in draw.integers(2, 5, 2)))
+    w = draw.integers(0, 2, shape).astype(np.float32)
+    w[0, 0].flat[int(draw.integers(1, w[0, 0].size)) :] = np.nan
+    nodes = [helper.make_node("Add", ["x", "w"], ["z"]), helper.make_node("GlobalMaxPool", ["z"], ["out"])]
+    proto = model(nodes, [("x", shape)], [("out", (1, 3, 1, 1))], {"w": w})
+    program = aicf.from_onnx(proto, "cpu", mode="train", loss=nn.MeanSquaredError(), optimizer=nn.SGD(lr=1.0))
+    program({"x": np.zeros(shape, np.float32), "y": np.full((1, 3, 1, 1), 5, np.float32)})
+    rows = w.astype(np.float64).reshape(3, -1)
+    want, first = rows.copy(), (range(3), np.argmax(rows, 1))  # of which NaN is the greatest
+    want[first] -= 2 / 3 * (rows[first] - 5)
+    got = program.state_dict()["w"].reshape(3, -1)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_a_gpu_that_is_not_here_is_explained_and_not_run():
