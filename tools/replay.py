@@ -8,10 +8,14 @@
 
 A refactoring is right when `compare` prints no difference. It needs no GPU. Regions and graphs are drawn by a seed, which is printed and
 stored, and are data (tests/draws/questions.py), so that another tree answers for the same ones, in processes of its own
-(replay_answers.py). For each region and device the record has the chosen kernel with the terms of its predicted time, the time of every
-other candidate, every refusal with the value seen, and for each launch a digest of its body and of the values that the body reads, the
-configuration and the arguments, also of another candidate that is drawn; for each plan the steps, and where values are stored. Digests are by source, without the names of functions,
-classes and modules, the same for every Python.
+(replay_answers.py).
+
+    for each region and device   the chosen kernel with the terms of its predicted time, the time of every other candidate, every refusal with the
+                                 value seen; the launches of the chosen kernel and of one candidate that is drawn: configuration, arguments, and
+                                 a digest of the body with the values that it reads, without names of functions, classes and modules
+    for each plan                its steps, and where values are stored
+
+Digests are by source, the same for every Python; a function without source, such as an evaluated text, is described by its bytecode.
 
 For each kind `compare` prints how many differ and the first difference; the exit status is 1 if there is one. `--rename` takes a regular
 expression and a replacement, as re.sub does, for all texts of the old record:
@@ -34,6 +38,7 @@ import platform
 import random
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -76,7 +81,11 @@ def answers(tree: Path, questions: Sequence[Json], jobs: int, **environment: str
             for n, target in enumerate(targets)
         ]
         running = [subprocess.Popen(command, env=env, cwd=folder) for command in commands]
-        statuses = [process.wait() for process in running]
+        try:
+            statuses = [process.wait() for process in running]
+        finally:
+            for process in running:
+                process.kill()  # those that still run, where this process is ended
         if any(statuses):
             sys.exit(f"replay: a process that reads {tree} failed; its error is above")
         shares = [read(target) for target in targets]
@@ -364,4 +373,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worktree is removed
     sys.exit(main())
