@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not EVERYTHING:
         config.pluginmanager.register(SampledSets())
     config.pluginmanager.register(Costs())
+    config.pluginmanager.register(Garbage())
     if hasattr(config, "workerinput"):
         _share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
         return  # it inherits what the first process has set
@@ -150,6 +152,26 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+class Garbage:
+    """Between modules, objects that stay from the tests so far are frozen: a worker ends with millions of them, and each test that
+    collects garbage, for a weak reference or a peak of memory, would look through all of them for seconds."""
+
+    EVERY = 10.0  # CPU seconds
+
+    def __init__(self) -> None:
+        self.last = time.process_time()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):
+        done = yield
+        between = nextitem is not None and nextitem.path != item.path
+        if between and time.process_time() - self.last > self.EVERY:
+            gc.collect()
+            gc.freeze()
+            self.last = time.process_time()
+        return done
 
 
 def _tell_rows(item: pytest.Item, outcome: str) -> None:

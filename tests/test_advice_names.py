@@ -42,8 +42,9 @@ def literal(node: ast.AST) -> Iterator[str]:
 def hints() -> dict[str, str]:
     """Each text, with where it is written."""
     found: dict[str, str] = {}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
+    for path in (path for path, text in texts.items() if re.search(r"\b(hint|instead)\b", text)):
+        for node in ast.walk(ast.parse(texts[path])):
             if isinstance(node, ast.keyword):
                 name = node.arg
             else:

@@ -202,6 +202,7 @@ def test_a_tiny_run_beside_pytorch_if_it_is_there(name, tmp_path):
     assert all(row["kernels"] for row in data["cases"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "model, weights, cache",
     [(decode.MODELS[0], 123.6e6, 37.7e6), (decode.MODELS[1], 1235.8e6, 33.6e6)],
@@ -266,6 +267,7 @@ def test_heads_of_attention_are_checked_beside_a_reference(causal, padded):
                 attention.check(heads, "a side", [q, k, v, dout, mask], some)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("gpt", GPTS.values(), ids=GPTS)
 def test_both_sides_of_a_gpt_have_the_same_weights_and_a_gpu_takes_it(gpt):
     model = gpt.model()
@@ -431,6 +433,7 @@ def test_a_kernel_is_best_alone_where_no_other_comes_within_a_percent():
     assert regret.summary([]) == []
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", SUITES)
 def test_shards_are_a_partition(name, device):

@@ -3,8 +3,6 @@
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -97,17 +95,15 @@ def test_the_guide_names_every_environment_variable_that_there_is():
 
 
 @pytest.mark.spec("F5", "F6")
-def test_the_readmes_traces_are_what_the_tool_prints():
+def test_the_readmes_traces_are_what_the_tool_prints(monkeypatch, capsys):
     """Of a whole explanation the table. AICF_ACCEPT=1 writes what the tool prints now into the README."""
     text = README.read_text()
     commands = TRACE.findall(text)
     assert len(commands) == 2
+    monkeypatch.chdir(ROOT)
     for command, shown in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "aicf", *command.split()], cwd=ROOT, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        stanzas = done.stdout.rstrip().split("\n\n")
+        assert cli.main(command.split()) == 0
+        stanzas = capsys.readouterr().out.rstrip().split("\n\n")
         printed = stanzas[1 if len(stanzas) > 1 else 0] + "\n"
         if os.environ.get("AICF_ACCEPT") == "1":
             text = text.replace(f"{command}\n{shown}", f"{command}\n{printed}")

@@ -59,6 +59,7 @@ MODELS = {
 PROMPTS = [[1], [2, 3, 4, 5], [6, 5, 4, 3, 2, 1, 0], [7] * 19]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("model", MODELS)
 def test_token_for_token_as_without_a_cache(model):
     program = speaker(MODELS[model]())
@@ -256,6 +257,7 @@ def at_once(*calls):
         return [task.result() for task in tasks]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cache", [True, False])
 def test_calls_at_once_and_from_a_stream_have_sequences_of_their_own(cache):
     program = speaker(Speaker(rope=100.0))

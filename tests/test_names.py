@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import aicf
@@ -19,29 +20,40 @@ PUBLIC = {"Linear"}  # a layer, and a schedule of learning rates: both are calle
 
 
 @functools.cache
-def trees() -> dict[str, ast.Module]:
-    return {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+def facts() -> dict[str, tuple[list[str], set[str]]]:
+    """Of each module the names of its classes, and what it imports. The trees, which are millions of objects, go at once."""
+    found = {}
+    for module, path in FILES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[module] = (
+            [n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)],
+            imported(module, tree),
+        )
+    return found
 
 
 def test_a_class_s_name_is_one_class():
     found = defaultdict(list)
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(module)
+    for module, (classes, _) in facts().items():
+        for name in classes:
+            found[name].append(module)
     assert len(found) > 200
     assert {name: where for name, where in found.items() if len(where) > 1 and name not in PUBLIC} == {}
 
 
-def imported(module: str) -> set[str]:
+def without_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Its nodes, except those within functions."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef):
+            yield node
+            yield from without_functions(node)
+
+
+def imported(module: str, tree: ast.Module) -> set[str]:
     """Modules of aicf's that are imported with it, those for type checkers included, and none that a function imports when it runs."""
-    tree, path = trees()[module], FILES[module]
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    late = {id(inner) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for inner in ast.walk(f)}
+    package = module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in late:
-            continue
+    for node in without_functions(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -53,7 +65,7 @@ def imported(module: str) -> set[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    edges = {module: imported(module) for module in FILES}
+    edges = {module: imports for module, (_, imports) in facts().items()}
     assert sum(map(len, edges.values())) > 800
     while leaves := [m for m, targets in edges.items() if not targets & set(edges)]:
         for module in leaves:
@@ -66,8 +78,8 @@ def test_bodies_of_kernels_import_no_variants():
     family = "aicf.cuda_kernels."
     variants = {m for m in FILES if f"{m}_body" in FILES}
     wrong = {
-        m: sorted(imported(m) & variants)
-        for m in FILES
-        if m.startswith(family) and m.endswith("_body") and imported(m) & variants
+        m: sorted(imports & variants)
+        for m, (_, imports) in facts().items()
+        if m.startswith(family) and m.endswith("_body") and imports & variants
     }
     assert len(variants) > 12 and wrong == {}

@@ -14,7 +14,8 @@ HAS_JAX = importlib.util.find_spec("jax") is not None
 MODULES = {
     "JAX": "import jax\nX = jax.numpy.ones(3)",
     "aicf": "from aicf.device import runtime\ntry:\n    runtime.CudaRuntime(0)\nexcept Exception:\n    pass",
-    "none": "import jax, numpy as np\nX = np.ones(3)\nF = jax.jit(lambda x: x + 1)\nS = jax.ShapeDtypeStruct((3,), np.float32)",
+    "none": "from aicf.device.runtime import CudaRuntime\nassert CudaRuntime.__name__ == 'CudaRuntime'\n"
+    "import jax, numpy as np\nX = np.ones(3)\nF = jax.jit(lambda x: x + 1)\nS = jax.ShapeDtypeStruct((3,), np.float32)",
 }
 
 

@@ -99,6 +99,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 @pytest.mark.parametrize("q, k, attrs", CASES, ids=str)
 def test_against_the_formula(q, k, attrs, dtype):
@@ -161,6 +162,7 @@ def test_what_is_no_number_goes_where_the_formula_takes_it(value):
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_operands_of_every_layout(layout):
     operands = {n: LAYOUTS[layout](x) for n, x in heads_of((2, 4, 7, 8), (2, 2, 9, 8)).items()}
@@ -248,6 +250,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", [f32, f16, bf16], ids=str)
 @pytest.mark.parametrize("q, k, attrs", SMALL, ids=str)
 def test_gradients_against_differences_of_the_formula(q, k, attrs, dtype):
@@ -318,6 +321,7 @@ def test_keys_behind_a_length_are_never_read(q, k, lengths, attrs, dtype):
             close(got, want, of)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("q, k, lengths, attrs", RAGGED, ids=str)
 def test_gradients_of_ragged_lengths(q, k, lengths, attrs):
     attrs = dict(attrs)

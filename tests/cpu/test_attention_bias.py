@@ -40,6 +40,7 @@ def operands_with(shape, dtype=f32, of_bias=f32, masked=False):
     return {**operands, "bias": bias}
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("dtype, of_bias", [(f32, f32), (f16, f16), (bf16, f32), (f32, bf16)], ids=str)
 @pytest.mark.parametrize("attrs", ASKED, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -184,7 +184,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import preset
 
 work = []
-for case in FIRST[:4]:
+for case in FIRST[:2]:
     for launch in VARIANTS[case.variant].build(case.region, preset("h200")):
         work.append((launch, case.region))
 {barrier}

@@ -183,7 +183,7 @@ def test_a_cubin_is_the_same_in_every_process():
 
 
 @pytest.mark.spec("F6")
-def test_choosing_predicting_and_building_need_no_numba():
+def test_choosing_predicting_building_and_explaining_need_no_numba():
     code = """
 import os, sys
 from draws.seeds import rng
@@ -197,7 +197,11 @@ for case in cases if os.environ.get("AICF_TEST_ALL") else [cases[i] for i in rng
     variant.query_workspace(case.region, preset("h200"))
     assert variant.build(case.region, preset("h200")) or not case.region.results[0].numel
 import aicf.cuda_kernels.compiler.engine
-print([name for name in sys.modules if name.split(".")[0] in ("numba", "llvmlite", "cuda")])
+from aicf import nn
+model = nn.Model({"x": aicf.TensorSpec((8, 8))}).add(nn.Linear(8, 8)).add(nn.GELU())
+explained = aicf.explain_for(model, preset("h200"), "train", loss=nn.MeanSquaredError(), optimizer=nn.Adam())
+assert "adam_step" in str(explained)
+print([name for name in sys.modules if name.split(".")[0] in ("numba", "llvmlite", "cuda", "torch", "jax")])
 """
     assert python(code) == "[]"
 

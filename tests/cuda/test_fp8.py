@@ -142,6 +142,7 @@ def test_what_is_rounded_inside_a_kernel_is_what_memory_would_hold(dtype, way):
         same(back, -rounded(x, dtype).astype(np.float32))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.spec("D10")
 @FP8
 @pytest.mark.parametrize("value", [1.3, -447.0, np.inf, np.nan])

@@ -112,6 +112,7 @@ REJECTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(60)
 @pytest.mark.spec("A12", "A13")
 @pytest.mark.parametrize("variant, r", TAKEN, ids=str)
 def test_takes(variant, r):
@@ -127,6 +128,7 @@ def test_rejects_with_the_value_seen(variant, r, condition, reason):
     assert reject is not None and reject.condition == condition and reason in str(reject), reject
 
 
+@pytest.mark.sample(60)
 @pytest.mark.spec("A9")
 @pytest.mark.parametrize("variant, r", TAKEN, ids=str)
 def test_every_prefix_of_what_is_taken_may_go_on(variant, r):

@@ -134,11 +134,12 @@ def test_compiles_without_spills_or_serialized_products(t, then, types):
 @pytest.mark.parametrize("ta, tb", [(False, False), (True, True)])
 @pytest.mark.parametrize("make", [whole, scaled, residual])
 def test_before_hopper_a_thread_has_an_element(make, ta, tb):
-    """However operands lie; it compiles for each architecture. What it computes: simulate.py."""
+    """However operands lie; it compiles for each architecture, or for a drawn one. What it computes: simulate.py."""
     r = make(37, 29, 77, random.choice(SIGNS), ta=ta, tb=tb, apart=lambda n: n + 1)
     for device in ("a100", "l4"):
         assert select(r, preset(device), aicf.default_registry()).kernel_id == NAIVE
     (launch,) = VARIANTS[NAIVE].build(r, H200)
-    for target in ("sm_75", "sm_80", "sm_90a"):
+    targets = "sm_75", "sm_80", "sm_90a"
+    for target in targets if ALL else random.sample(targets, 1):
         made = engine.compile_launch(launch, r, target)
         assert made.spill_bytes == made.stack_bytes == 0

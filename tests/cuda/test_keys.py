@@ -335,7 +335,7 @@ print(json.dumps(found))
 
 def test_keys_are_the_same_in_every_process_and_order():
     """And every kernel of aicf's has one; drawn ones, unless all are wanted."""
-    every = 1 if os.environ.get("AICF_TEST_ALL") else 12
+    every = 1 if os.environ.get("AICF_TEST_ALL") else 24
     runs = [
         start(KEYS.format(order="list", every=every), PYTHONHASHSEED="1"),
         start(KEYS.format(order="reversed", every=every), PYTHONHASHSEED="2"),

@@ -91,6 +91,7 @@ def test_writes_what_the_reference_does_in_place_and_not(case):
         np.testing.assert_array_equal(other.astype(np.float32), want.astype(np.float32))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("batch", [(3,), (2, 2), ()])
 def test_new_rows_are_read_where_a_projection_left_them(batch):

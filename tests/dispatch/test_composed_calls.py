@@ -50,7 +50,7 @@ def test_a_graph_in_an_op_s_place_is_a_function_of_pointers(schema, sample):
         np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(
     "schema, sample", [c for c in CASES if without_kernels(c[0].name)], ids=sampling.name
 )

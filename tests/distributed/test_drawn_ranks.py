@@ -108,6 +108,7 @@ def test_drawn_ranks_have_the_parameters_of_one(rank_threads, seed):  # noqa: F8
             )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("C12")
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_plans_of_all_ranks_have_the_same_transfers(seed):

@@ -49,6 +49,7 @@ def program_of(device, scaled):
     return aicf.compile(model, "infer", device=device)
 
 
+@pytest.mark.sample(1)
 @on_each_device
 @pytest.mark.spec("A13", "C6")
 @pytest.mark.parametrize("scaled", [False, True])

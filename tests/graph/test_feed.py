@@ -56,6 +56,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1, each="what")
 @on_each_device
 @pytest.mark.spec("C7")
 @pytest.mark.parametrize("how", ["run", "replay"])

@@ -302,6 +302,7 @@ def _square(ctx):
     return ctx.gemm(w, w)
 
 
+@pytest.mark.sample(20)
 @on_each_device
 @pytest.mark.spec("A3", "A4", "D7")
 @pytest.mark.parametrize("name", EPILOGUES)

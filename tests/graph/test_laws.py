@@ -124,6 +124,7 @@ def test_with_real_kernels_no_beam_is_far_from_the_optimum(device, dag):
     assert total(form_regions(ops, graph, selector, 1)) <= 1.7 * best
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A1", "A7", "B13")
 @examples(40)
 @given(first=dags(max_ops=10), dag=dags(max_ops=10), strict=st.booleans())

@@ -142,6 +142,7 @@ def test_what_may_be_between_convolutions(name):
     assert note.ops >= 1 and g.moves.count(first(4)) == 1
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name in BETWEEN if name != "another type"])
 def test_gradients_of_what_is_between_convolutions(name):
     g, x, y = between(name)

@@ -13,6 +13,7 @@ from aicf.registry import select
 LAYERS, SIZES = (nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), 60
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["run", "replay"])
 def test_kernels_and_choices_of_many_batch_sizes_are_not_all_kept(how, monkeypatch):
     monkeypatch.setattr(loader, "KEPT", 8)

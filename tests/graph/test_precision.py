@@ -26,6 +26,7 @@ def products(explanation):
     return [op for r in explanation.regions for op in r.spec.ops if op.kind.name == "gemm"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("precision", ["exact", "tf32x3", "tf32", Precision.tf32])
 def test_every_product_of_a_model_has_its_policy_and_the_trace_says_so(precision):

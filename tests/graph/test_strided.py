@@ -287,6 +287,7 @@ def test_a_gradient_of_heads_is_written_side_by_side():
         np.testing.assert_array_equal(array, found[1][name], err_msg=name)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "more", [{"beam": 4}, {"numerics": "strict"}, {"accumulate": 2}, {"policy": "bf16"}], ids=str
 )

@@ -311,7 +311,7 @@ class Erratic(Bench):
         return Measured(region, {id: Timing(predicted[id] * 100 ** self.draw.random()) for id in kernels})
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A7", "B13")
 @pytest.mark.parametrize("seed", range(5))
 def test_every_kernel_of_the_plan_was_measured_however_choices_fall(seed):

@@ -34,6 +34,7 @@ def rounded(weight, bits, group):
     return made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("to, bits", [("int8", 8), ("int4", 4)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_are_those_of_rounded_weights(name, to, bits):
@@ -84,6 +85,7 @@ def test_state_dicts_go_from_one_to_another():
     assert np.array_equal(second({"tokens": TOKENS})["output"].numpy(), want)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_generator_serves_them(name, device):

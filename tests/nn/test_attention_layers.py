@@ -202,6 +202,7 @@ def check_gradients(
         )
 
 
+@pytest.mark.sample(1, each="kind")
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("shape", [(4, 6), (2, 5, 6), (2, 1, 3, 6), (2, 1, 6)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)

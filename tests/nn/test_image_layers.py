@@ -140,7 +140,7 @@ LAYERS = {
 
 
 @pytest.mark.spec("D13")
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @on_each_device
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_what_numpy_does_and_has_its_gradients(name, device):
@@ -174,6 +174,7 @@ def moments(x):
     return x.mean((0, 2, 3)), x.var((0, 2, 3), ddof=1)
 
 
+@pytest.mark.sample(2)
 @on_each_device
 @pytest.mark.parametrize("momentum", [0.1, 0.7, None, 0.0])
 def test_running_statistics_follow_the_batches_and_inference_uses_them(device, momentum):

@@ -37,6 +37,7 @@ def kept(program: aicf.Program) -> dict[str, np.ndarray]:
     return {n: v for n, v in program.state_dict().items() if n != "program.runs"}
 
 
+@pytest.mark.sample(6)
 @on_each_device
 @pytest.mark.spec("D16", "C11")
 @HOW

@@ -49,6 +49,7 @@ def chain() -> nn.Model:
     return model.add(nn.Linear(5, 9)).add(nn.Tanh()).add(nn.Linear(9, 7, bias=False), "head")
 
 
+@pytest.mark.sample(2)
 @on_each_device
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -44,6 +44,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sample(4)
 @on_each_device
 @pytest.mark.spec("C11", "D13")
 @pytest.mark.parametrize("name", OPTIMIZERS)

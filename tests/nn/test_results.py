@@ -305,6 +305,7 @@ class Speaker(nn.Layer):
         return {"pooled": x.mean(1), "output": logits, "x": x}  # what is pooled no cache could serve
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cache", [True, False])
 def test_generation_reads_the_output_of_several_results(cache):
     tokens = {"tokens": aicf.TensorSpec(("batch", "seq"), i32)}

@@ -60,6 +60,7 @@ def test_gradients_of_f16_operands_are_f16_whatever_the_results_are(act):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=4 * tolerance)
 
 
+@pytest.mark.sample(8, each="act")
 @pytest.mark.spec("D3", "D4", "D6", "D7", "D8")
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (np.float16, 1e-2)], ids=["f32", "f16"])
 @pytest.mark.parametrize("stashed", [False, True], ids=["", "z"])

@@ -115,17 +115,16 @@ def test_a_package_brings_an_op_and_a_kernel_that_train_and_show_their_origin(tm
         softsign = softsigns.kernels
     """
     package(tmp_path, "softsigns", points, ops=OP, kernels=VARIANT)
-    ran = python(tmp_path, TRAIN)
+    info = "import sys; from aicf.cli import main; print('listed'); sys.exit(main(['info', 'softsign']))"
+    ran = python(tmp_path, f"{TRAIN}\n{info}")
     assert ran.returncode == 0, ran.stderr
-    lines = ran.stdout.splitlines()
+    trained, listed = ran.stdout.split("listed\n")
+    lines = trained.splitlines()
     assert lines[0] == "cpu.softsign_numpy.v1"
-    assert "cpu.softsign_numpy.v1 [softsigns]" in ran.stdout
+    assert "cpu.softsign_numpy.v1 [softsigns]" in trained
     assert lines[-1] == "softsigns"
-    listed = python(tmp_path, "import sys; from aicf.cli import main; sys.exit(main(['info', 'softsign']))")
-    assert "x / (1 + |x|)" in listed.stdout
-    assert (
-        "  cpu.softsign_numpy.v1 [softsigns]\n" in listed.stdout and "  cpu.reference.v1\n" in listed.stdout
-    )
+    assert "x / (1 + |x|)" in listed
+    assert "  cpu.softsign_numpy.v1 [softsigns]\n" in listed and "  cpu.reference.v1\n" in listed
 
 
 @pytest.mark.spec("B11")
@@ -157,7 +156,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.spec("B15")
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_package_is_named_in_one_error(tmp_path, how):

@@ -73,6 +73,7 @@ def walks(dag, selector: Selector, device: str):
         yield opened
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("A8")
 @pytest.mark.parametrize("device", DEVICES)
 @examples(4)

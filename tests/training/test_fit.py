@@ -57,6 +57,7 @@ def test_it_is_the_loop_that_one_would_write():
     assert program().fit(iter(list(BATCHES)), steps=99).stopped == "epochs"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("form", ["at", "list"])
 def test_a_resumed_run_is_the_run_itself(tmp_path, accumulate, form):

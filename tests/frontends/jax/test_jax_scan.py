@@ -50,6 +50,7 @@ def test_rows_are_stacked_and_only_what_is_carried_is_carried():
     assert scans_of(lambda x: lax.fori_loop(0, 3, lambda n, v: v + n, x), normal(3)) == []  # short: unrolled
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_gradient_of_a_scan(reverse):
     def loss(w, x):
