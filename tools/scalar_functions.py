@@ -111,8 +111,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compile the scalar functions that come with aicf.")
     parser.add_argument("--check", action="store_true")
     checks = parser.parse_args().check
-    wanted, known = by_key(), dict[str, bytes]()
-    if shipped.FILE.exists():
+    wanted, known, path = by_key(), dict[str, bytes](), shipped.in_package(shipped.FILE)
+    if path.exists():
         platform, entries = shipped.read()
         known = entries if platform == shipped.platform() else {}
     new, old = wanted.keys() - known.keys(), known.keys() - wanted.keys()
@@ -123,7 +123,7 @@ def main() -> int:
     if not checks:
         entries = {key: known.get(key) or compiled(key, each) for key, each in wanted.items()}
         shipped.write(entries)
-        print(f"{shipped.FILE}: {shipped.FILE.stat().st_size:,} bytes")
+        print(f"{path}: {path.stat().st_size:,} bytes")
     return int(checks and bool(new or old))
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from ...code_cache.digest import Portable, Undescribable, digest, globals_read, pack, version
 from .toolchain import SETTINGS, SVML
 
-FILE = Path(__file__).with_name("functions.bin")
+FILE = "functions.bin"
 MAGIC = b"aicf functions 1\n"
 COMPILED_BY = "numba_functions", "target", "vector_math", "wide_math"
 
@@ -33,19 +33,26 @@ def shipped(key: str) -> bytes | None:
     return _entries().get(key)
 
 
-def write(entries: Mapping[str, bytes], path: Path = FILE) -> None:
+def in_package(name: str) -> Path:
+    """A file of this package."""
+    package = find_spec(__package__)
+    assert package is not None and package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0], name)
+
+
+def write(entries: Mapping[str, bytes]) -> None:
     """Write the file: a line of JSON, then the bitcode of each key in that line's order, compressed together."""
     keys = sorted(entries)
     header = {"platform": platform(), "sizes": {key: len(entries[key]) for key in keys}}
     content = json.dumps(header).encode() + b"\n" + b"".join([entries[key] for key in keys])
-    path.write_bytes(MAGIC + zlib.compress(content, 9))
+    in_package(FILE).write_bytes(MAGIC + zlib.compress(content, 9))
 
 
-def read(path: Path = FILE) -> tuple[list[Any], dict[str, bytes]]:
+def read() -> tuple[list[Any], dict[str, bytes]]:
     """(platform, bitcode by key); zlib checks that the file is complete."""
-    data = path.read_bytes()
+    data = in_package(FILE).read_bytes()
     if not data.startswith(MAGIC):
-        raise ValueError(f"{path} is no file of scalar functions")
+        raise ValueError(f"{in_package(FILE)} is no file of scalar functions")
     line, _, code = zlib.decompress(data[len(MAGIC) :]).partition(b"\n")
     header, entries, at = json.loads(line), {}, 0
     for key, size in header["sizes"].items():
@@ -144,5 +151,5 @@ def _same_value(value: Any, of_file: Any) -> bool:
 @cache
 def _compiled_by() -> bytes:
     """The source of the modules that compile scalar functions, and of what they put in place of `math`."""
-    texts = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in COMPILED_BY]
+    texts = [in_package(f"{name}.py").read_bytes() for name in COMPILED_BY]
     return digest(pack("modules", *texts))
