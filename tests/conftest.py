@@ -147,6 +147,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Python's collector of garbage would look through all tests again and again while they are created."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end and compilers leave much garbage: looking through all of it was a tenth of a run."""
     gc.collect()

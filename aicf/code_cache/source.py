@@ -66,7 +66,7 @@ def _syntax_of(text: _Text, outside: frozenset[str], without: frozenset[str]) ->
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, ImportedName]]:
-    for found in ast.walk(node):
+    for found in _statements(node):
         if isinstance(found, ast.ImportFrom):
             for alias in found.names:
                 yield alias.asname or alias.name, ImportedName(found.level, found.module or "", alias.name)
@@ -74,6 +74,17 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, ImportedName]]:
             for alias in found.names:
                 name = alias.name if alias.asname else alias.name.partition(".")[0]
                 yield alias.asname or name, ImportedName(0, name, None)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A tree's statements, the outermost first, without the expressions in them: a twentieth of its nodes."""
+    ahead = [node]
+    for found in ahead:  # which grows
+        yield found
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inner = getattr(found, name, None)
+            if isinstance(inner, list):
+                ahead += inner
 
 
 class _Writer:
@@ -130,36 +141,44 @@ def _path(node: ast.AST) -> Path:
 # --- finding the syntax -----------------------------------------------------------------------------------------------
 
 
-class _Module(NamedTuple):
-    """A file is read once, and walked once: thousands of functions are looked up."""
-
-    defined: dict[str, list[ast.FunctionDef | ast.ClassDef]]  # by name, outermost first
-    lambdas: dict[int, list[ast.Lambda]]  # by line
-
-
 @functools.cache
-def _module(path: str) -> _Module:
+def _tree(path: str) -> ast.Module:
+    """A file is read once: thousands of functions are looked up."""
     text = "".join(linecache.getlines(path))  # of a notebook's cells, too
     if not text:
         raise OSError(f"no source in {path!r}")
-    module = _Module({}, {})
-    for node in ast.walk(ast.parse(text)):
+    return ast.parse(text)
+
+
+@functools.cache
+def _defined(path: str) -> dict[str, list[ast.FunctionDef | ast.ClassDef]]:
+    """By name, the outermost first."""
+    defined: dict[str, list[ast.FunctionDef | ast.ClassDef]] = {}
+    for node in _statements(_tree(path)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            module.defined.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.Lambda):
-            module.lambdas.setdefault(node.lineno, []).append(node)
-    return module
+            defined.setdefault(node.name, []).append(node)
+    return defined
+
+
+@functools.cache
+def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
+    """By line."""
+    lambdas: dict[int, list[ast.Lambda]] = {}
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Lambda):
+            lambdas.setdefault(node.lineno, []).append(node)
+    return lambdas
 
 
 def _node_of(text: _Text) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
     value = text.value
-    module = _module(inspect.getsourcefile(value) or "")
+    path = inspect.getsourcefile(value) or ""
     if isinstance(value, type):
         outermost, *inner = value.__qualname__.replace(".<locals>", "").split(".")
-        return _named(next(iter(module.defined.get(outermost, ()))), inner)
+        return _named(next(iter(_defined(path).get(outermost, ()))), inner)
     code = value
     if code.co_name != "<lambda>":
-        named = (n for n in module.defined.get(code.co_name, ()) if isinstance(n, ast.FunctionDef))
+        named = (n for n in _defined(path).get(code.co_name, ()) if isinstance(n, ast.FunctionDef))
         lines = ((n, min([n.lineno, *(d.lineno for d in n.decorator_list)])) for n in named)
         return next(n for n, first in lines if code.co_firstlineno in (n.lineno, first))
     places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
@@ -169,7 +188,7 @@ def _node_of(text: _Text) -> ast.FunctionDef | ast.ClassDef | ast.Lambda:
         start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
         return sum(start <= place < end for place in places)
 
-    lambdas = module.lambdas.get(code.co_firstlineno, [])
+    lambdas = _lambdas(path).get(code.co_firstlineno, [])
     return max(lambdas, key=lambda n: (covers(n), -len(ast.dump(n))))
 
 
