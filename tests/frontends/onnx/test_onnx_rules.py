@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import onnx
 import pytest
+from draws.seeds import rng
 from onnx import helper
 
 import aicf
@@ -249,3 +250,19 @@ def test_long_products_of_integers_are_exact(zeros):
     left = a.astype(np.int64) - (za[:, None] if za.ndim else za).astype(np.int64)
     got = _run("MatMulInteger", feeds)
     assert got.dtype == np.int32 and np.array_equal(got, left @ (b.astype(np.int64) - zb.astype(np.int64)))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_a_range_too_long_for_a_constant_has_the_same_elements(dtype, request):
+    """Drawn bounds and steps, in quarters where they are floats, which f32 has exactly."""
+    draw, unit = rng(request.node.nodeid), 4 if dtype == np.float32 else 1
+    start, count = int(draw.integers(-99, 99)), int(draw.integers(70_000, 90_000))
+    delta = int(draw.choice([-3, -2, 2, 3, 5]))
+    bounds = {"start": start, "limit": start + count * delta, "delta": delta}
+    x = draw.integers(-9, 9, 1).astype(dtype)
+    nodes = [helper.make_node("Range", list(bounds), ["r"]), helper.make_node("Add", ["r", "x"], ["y"])]
+    arrays = {name: np.array(value / unit if unit > 1 else value, dtype) for name, value in bounds.items()}
+    made = model(nodes, [("x", (1,), _kind(x))], [onnx.ValueInfoProto(name="y")], arrays, 20)
+    got = aicf.from_onnx(made, "cpu")({"x": x})["y"].numpy()
+    want = (start + delta * np.arange(count)) / unit + x
+    assert got.dtype == dtype and np.array_equal(got, want.astype(dtype))
