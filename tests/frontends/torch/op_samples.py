@@ -236,7 +236,8 @@ for _reduction in (0, 1, 2):
         lambda r=_reduction: (x(4, 5), LABELS, None, r, -100),
         lambda r=_reduction: (x(4, 5), LABELS, within(0.1, 1, 5), r, -100),
     )
-sample("nll_loss_forward", lambda: (x(5), torch.tensor(3), None, 1, -100))
+for _reduction in (0, 1):  # a row alone: the sum of weights is its weight, whatever the reduction
+    sample("nll_loss_forward", lambda r=_reduction: (x(5), torch.tensor(3), None, r, -100))
 
 
 def _of_nll(reduction, weight=None):
