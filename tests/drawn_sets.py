@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from draws.seeds import run_seed
 
-POOLS = {"machine code": 2, "on the model": 5, "on the host": 4, "simulated": 1}  # how many tests of each run
+POOLS = {"machine code": 1, "on the model": 4, "on the host": 2, "simulated": 1}  # how many tests of each run
 
 
 def selects(config: pytest.Config) -> bool:

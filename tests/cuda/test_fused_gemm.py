@@ -266,7 +266,7 @@ def test_code_run_on_the_host_agrees_with_numpy(dtype):
             assert_close(case, results, reference(case, given.arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("dtype, out", [(a, b) for a in TYPES for b in TYPES if a is not b])
 def test_results_of_another_type_run_on_the_host_agree_with_numpy(dtype, out):
@@ -294,6 +294,7 @@ def test_f32_results_of_halves_compile(variant, device):
     compile_case(Case(variant, own(Product(*EVEN, f16, out=f32))), device)
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("D9", "F2")
 def test_batches_run_on_the_host_agree_with_numpy(request):
     made = list(batched(5, 6, 4).values())
@@ -324,7 +325,7 @@ def test_batches_compile(variant):
             compile_case(Case(variant, r), HOPPER)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, pool="on the host")
 @pytest.mark.spec("A12", "D6")
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(6, 8, 4), (37, 53, 9), *EDGES[1:4]], ids=str)
@@ -338,7 +339,7 @@ def test_sums_of_columns_run_on_the_host_agree_with_numpy(sizes, dtype):
         assert_close(case, results, reference(case, operands.arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A15", "D6")
 @pytest.mark.parametrize("rows", [6, 37])
 def test_special_values_stay_in_the_sums_of_their_columns(rows):
@@ -381,7 +382,7 @@ def test_what_is_stored_is_what_later_ops_read(keep, strict):
     assert (not np.any(d)) == (keep or strict), f"the product is {d} off"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A15", "F2")
 @pytest.mark.parametrize("r", [residual(P), biased(P, 16, "relu", True)], ids=str)
 def test_special_values_stay_where_they_belong(r):

@@ -128,7 +128,7 @@ def computed(variant, r: RegionSpec, numbers, seed: int = 0):
     return [x.reshape(d.shape) for x, d in zip(outs, r.results)], reference(Case("", r), arrays)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_products_of_odd_rows(ta, tb):

@@ -64,7 +64,7 @@ def test_what_is_added_to_keys_agrees_with_the_reference(case):
     assert_close(case, on_model(case, operands.arrays, seed, 1), reference(case, operands.arrays))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("least", [np.finfo(np.float32).min, -np.inf])
 def test_keys_that_all_are_masked_weigh_the_same_or_nothing(least):
@@ -107,7 +107,7 @@ def test_a_query_whose_keys_all_are_masked_has_no_gradient(least):
         np.testing.assert_allclose(x[1].astype(np.float64), y[1], rtol=1e-2, atol=1e-2, err_msg=name)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_biases_that_are_no_numbers_stay_with_the_queries_that_meet_them(value):

@@ -203,6 +203,7 @@ def test_epilogues(t, make):
             run(t, r, random.randrange(2**32), 2 * t.together, tolerance=HALVES[r.results[0].dtype])
 
 
+@pytest.mark.sample(1, pool="on the model")
 def test_a_bias_of_odd_length_is_distributed():
     r = activated(67, 131, 72, tb=True, keep=("d",), act="relu")
     t = WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 112))

@@ -61,7 +61,7 @@ def test_chosen_for_few_results_of_long_sums(sizes, split):
 PINGPONG = WgmmaTiling(64, 128, 2, ping_pong=True)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, pool="on the model")
 @pytest.mark.spec("B10", "F2")
 @pytest.mark.parametrize("t, sizes, depth", [
     (WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216)), (72, 136, 712), 128), (PINGPONG, (72, 136, 712), 256),
