@@ -21,9 +21,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from numba.core.types import functions
-from numba.cuda import lowering
+from numba.cuda import cgutils, lowering
 from numba.cuda.core import (
     analysis,
+    base,
     bytecode,
     compiler_machinery,
     errors,
@@ -43,6 +44,7 @@ from numba.cuda.np import linalg
 TEXTS = {
     "numba.core.types.functions": {"d5a2e9d4e29a"},
     "numba.cuda.core.analysis": {"1dd2e177a88b"},
+    "numba.cuda.core.base": {"cdade18aa351"},
     "numba.cuda.core.bytecode": {"c0f68f74f928"},
     "numba.cuda.core.compiler_machinery": {"17d8e57d7779"},
     "numba.cuda.core.inline_closurecall": {"6185f31baefc"},
@@ -117,8 +119,8 @@ def faster() -> Iterator[None]:
         finally:
             for owner, name, function in before:
                 setattr(owner, name, function)
-            _INLINED.clear()
-            _CALLS.clear()
+            for known in (_INLINED, _CALLS, _LOCS):
+                known.clear()
 
 
 # --- inlining -----------------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ def _copied_scope(scope: Any) -> Any:
     return new
 
 
-_ATOMS = (str, int, float, type(None), ir.Loc)
+_ATOMS = (str, int, float, bool, type(None), ir.Loc)
 
 
 def _copied_node(node: Any, variables: Mapping[str, Any]) -> Any:
@@ -344,6 +346,57 @@ def _find_singly_assigned_variable(original: Any) -> Any:
         return None
 
     return find_singly_assigned_variable
+
+
+@_replaces(ir.Inst, "_rec_list_vars", ir)
+def _rec_list_vars(original: Any) -> Any:
+    """Types that are met most come first, and one list is filled."""
+
+    def collect(self: Any, value: Any, found: list[Any]) -> list[Any]:
+        kind = type(value)
+        if kind is ir.Var:
+            found.append(value)
+        elif kind is dict:
+            for part in value.values():
+                collect(self, part, found)
+        elif kind is tuple or kind is list:
+            for part in value:
+                collect(self, part, found)
+        elif kind not in _ATOMS:
+            found += original(self, value)
+        return found
+
+    def rec_list_vars(self: Any, value: Any) -> list[Any]:
+        return collect(self, value, [])
+
+    return rec_list_vars
+
+
+@_replaces(lowering.Lower, "alloca_lltype", lowering)
+def _alloca_lltype(original: Any) -> Any:
+    """LLVM is asked for a type's size for a debugger alone."""
+
+    def alloca_lltype(self: Any, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        if self.context.enable_debuginfo:
+            return original(self, name, lltype, datamodel)
+        return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
+
+    return alloca_lltype
+
+
+_LOCS: dict[Any, bool] = {}  # by implementation, of the kernel that is compiled
+
+
+@_replaces(base, "_has_loc", base)
+def _has_loc(original: Any) -> Any:
+    """A function's parameters are looked at once."""
+
+    def has_loc(function: Any) -> bool:
+        if function not in _LOCS:
+            _LOCS[function] = original(function)
+        return _LOCS[function]
+
+    return has_loc
 
 
 # --- types --------------------------------------------------------------------------------------------------------------
