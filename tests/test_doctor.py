@@ -21,6 +21,17 @@ COMPILED = {"cubin_bytes": 5000, "ptx": [9, 0], "seconds": 0.5}
 LIBRARIES = {name: ("/lib/" + name, "site-packages") for name in doctor.LIBRARIES}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def small_cache(cache, monkeypatch):
+    """The doctor looks at each file of the cache: those of all tests are thousands."""
+    monkeypatch.setenv("AICF_CACHE_DIR", cache)
+
+
 @pytest.fixture
 def machine(monkeypatch):
     """A pretended machine: its driver, and what each probe answers there."""

@@ -154,10 +154,11 @@ def _warn_untrusted(path: Path, why: str, then: str, what: str = "") -> None:
 
 def entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Files of the cache, unfinished ones included. What another process has just removed is left out."""
-    for path in folder.glob("*"):
-        if path.suffix in (KERNEL, LOOP, FUNCTION, MADE, ".tmp"):
-            with contextlib.suppress(OSError):
-                yield path, path.stat()
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            if os.path.splitext(entry.name)[1] in (KERNEL, LOOP, FUNCTION, MADE, ".tmp"):
+                with contextlib.suppress(OSError):
+                    yield folder / entry.name, entry.stat()
 
 
 def size(folder: Path) -> tuple[Counter[str], int]:
