@@ -38,11 +38,12 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
 
 
 @contextmanager
-def replacing(target: Path, folder: bool = False) -> Iterator[Path]:
+def replacing(target: Path, folder: bool = False, orphans: bool = True) -> Iterator[Path]:
     """A fresh file next to the target, or a fresh folder, which replaces the target when the block ends: whoever reads sees the old one or
     the new one, complete. If the block raises, nothing is left of it; after a process that was killed, the next such block removes what
-    it left."""
-    _remove_orphans(target)
+    it left, except with orphans=False: finding that lists the folder."""
+    if orphans:
+        _remove_orphans(target)
     fresh, lock = _fresh(target, folder)
     try:
         yield fresh
@@ -86,8 +87,15 @@ def _remove_orphans(target: Path) -> None:
     with suppress(OSError, ValueError):
         for entry in os.listdir(folder):
             match = TEMPORARY.fullmatch(entry)
-            if match and _without_numbers(match["name"]) == name and not _is_alive(int(match["pid"])):
-                _remove_unless_locked(folder / entry)
+            if match and _without_numbers(match["name"]) == name:
+                remove_orphan(folder / entry)
+
+
+def remove_orphan(path: Path) -> None:
+    """Remove a temporary file whose writer is neither alive on this machine nor has the lock."""
+    match = TEMPORARY.fullmatch(path.name)
+    if match and not _is_alive(int(match["pid"])):
+        _remove_unless_locked(path)
 
 
 def _remove_unless_locked(path: Path) -> None:

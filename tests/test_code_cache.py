@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,29 @@ def found() -> bytes | None:
 def said(capsys) -> str:
     assert main(["cache"]) == 0
     return capsys.readouterr().out
+
+
+def test_a_process_lists_the_folder_once_and_removes_what_a_killed_one_left(folder, monkeypatch, request):
+    """However many entries there are and are stored; a file whose writer is alive stays."""
+    draw, listed = rng(request.node.nodeid), []
+    keys = [draw.bytes(16).hex() for _ in range(int(draw.integers(3, 40)))]
+    disk.store(keys[0], disk.LOOP, b"code", {})
+    left = [
+        folder / f".{key}.loop.{pid}.01234567.tmp"
+        for key, pid in zip(keys, (2**22 + 1, os.getpid(), 2**22 + 2))
+    ]
+    for path in left:
+        path.touch()
+    disk._trim_once.cache_clear()  # as in another process
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(
+            os, name, partial(lambda true, *at: listed.append(at) or true(*at), getattr(os, name))
+        )
+    for key in keys:
+        disk.store(key, disk.LOOP, draw.bytes(9), {})
+    assert len(listed) <= 2, "for orphans, and for the sizes"
+    assert [path.exists() for path in left] == [False, True, False]
+    assert all(disk.load(key, disk.LOOP, lambda code: code) for key in keys)
 
 
 @POSIX

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import channels, config
-from ..files import replacing
+from ..files import remove_orphan, replacing
 from . import trust
 
 FORMAT = b"aicf kernel "
@@ -82,7 +82,7 @@ def store(key: str, suffix: str, code: bytes, facts: Mapping[str, Any]) -> None:
             each.mkdir(0o755, parents=True, exist_ok=True)
         if not _trusted(place):
             return
-        with replacing(path) as beside:
+        with replacing(path, orphans=False) as beside:  # thousands of entries are listed once a process
             beside.write_bytes(encode(code, facts, path.name))
             beside.chmod(beside.stat().st_mode & ~trust.WRITABLE)
     except OSError as error:
@@ -189,6 +189,10 @@ def clear(folder: Path) -> int:
 
 @functools.cache
 def _trim_once(folder: Path) -> None:
+    """Remove what killed processes have left, then the oldest entries beyond the limit: once a process."""
+    for path, _ in entries(folder):
+        if path.suffix == ".tmp":
+            remove_orphan(path)
     trim(folder, LIMIT)
 
 
