@@ -212,7 +212,7 @@ def of_choices(where: str, old: Json, new: Json) -> Iterator[Difference]:
             continue  # the last: refused as one, whose configs are compared one by one
         types = {type(was), type(now)}
         kind = "predicted time" if types == {float} else "refusal" if types == {str} else "candidate"
-        yield kind, f"{kernel} for {where}", was, now
+        yield kind, f"{kernel} for {where}", *(NOTHING if x is None else x for x in (was, now))
 
 
 def of_lists(kind: str, where: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Difference]:

@@ -296,13 +296,13 @@ def machine_code(question: Json) -> Json:
 
 
 def sections(cubin: bytes) -> list[str]:
-    """Name without the kernel's, flags, information, size and digest of each section that runs."""
+    """Name without the kernel's, flags, size and digest of each section that runs."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + n * entry) for n in range(count)]
     strings = headers[names][4]
     found = []
-    for name, kind, flags, _, offset, size, _, info, _, _ in headers:
+    for name, kind, flags, _, offset, size, *_ in headers:
         text = cubin[strings + name : cubin.index(b"\0", strings + name)].decode()
         prefix = next((p for p in RUN if text.startswith(p)), None)
         if prefix is None:
@@ -311,9 +311,8 @@ def sections(cubin: bytes) -> list[str]:
         content = (
             b"" if kind == 8 else cubin[offset : offset + size]
         )  # 8: memory that the file has no bytes of
-        registers = info >> 24 if prefix == ".text." else 0
         digest = hashlib.blake2b(content, digest_size=8).hexdigest()
-        found.append(f"{short} flags {flags:#x} registers {registers} size {size} {digest}")
+        found.append(f"{short} flags {flags:#x} size {size} {digest}")
     return sorted(found)
 
 
