@@ -25,6 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from aicf.registry.ids import current
 from aicf.registry.measured import kernels_hash
 
 from .digests import digest_of
@@ -40,7 +41,7 @@ PACKAGES = (
 )  # fmt: skip
 
 Row = dict[str, Any]
-KERNEL_ID = re.compile(r"\b(?:cpu|cuda)\.[a-z0-9_]+\.v\d+\b")
+KERNEL_ID = re.compile(r"\b(?:cpu|cuda)\.[a-z0-9_]+\.v\d+(?:\[[a-z0-9 ]+\]|\b)")
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def join(path: Path) -> Path:
 
 
 def read(path: Path) -> ResultFile:
-    data = json.loads(path.read_text(encoding="utf-8"))
+    data = json.loads(current(path.read_text(encoding="utf-8")))
     return ResultFile(path, data["meta"], tuple(data["cases"]), tuple(data.get("left_out", ())))
 
 

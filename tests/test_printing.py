@@ -69,7 +69,7 @@ def objects(evil: bool) -> dict[str, Printed]:
         "region": told.region(0),
         "selection": told.regions[0].selection,
         "diff": Diff(told.to_json(), other.to_json()),
-        "wanted": told.want("cpu.two.v1" if evil else "gemm_tiled_64x64"),
+        "wanted": told.want("cpu.two.v1" if evil else "gemm_tiled[64x64]"),
         "picture": told.picture(),
         "plan": told.plan,
         "summary": model.summary(),

@@ -23,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
     from ..device.spec import PRESETS
     from ..dispatch import default_registry
     from ..ops.schema import schema_of, schemas
+    from ..registry.measured import counted
+    from ..registry.variant import by_kernel
 
     console = Console()
     registry = default_registry()
@@ -34,13 +36,15 @@ def run(args: argparse.Namespace) -> int:
         what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
         table.add_row(Text(s.name), what, str(len(registry.variants(s.kind))))
     console.print(table)
-    variants = list(registry)
-    foreign = any(v.origin != "aicf" for v in variants)
-    table = _table("variant", "begins with, and how it works", *(["origin"] if foreign else []))
-    for v in variants:
+    kernels = by_kernel(registry)
+    foreign = any(v.origin != "aicf" for v in registry)
+    table = _table("kernel", "begins with, and how it works", *(["origin"] if foreign else []))
+    for id, (v, *more) in kernels.items():
         how = v.doc.split("\n")[0] + (f" Needs {', '.join(v.needs)}." if v.needs else "")
         text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(visible(how), style="not dim")
-        table.add_row(Text(visible(v.id)), text, *([Text(visible(v.origin))] if foreign else []))
+        if v.config:
+            text.append(visible(f" {counted(1 + len(more), 'config')}, such as {v.config}."), style="dim")
+        table.add_row(Text(visible(id)), text, *([Text(visible(v.origin))] if foreign else []))
     console.print(table)
     table = _table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16")
     for d in PRESETS.values():
@@ -68,8 +72,11 @@ def _table(name: str, *columns: str) -> Table:
 def _info_op(console: Console, schema: Any, registry: Any) -> int:
     console.print(Text(schema.signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)
-    for v in registry.variants(schema.kind):
+    from ..registry.variant import by_kernel
+
+    for id, (v, *more) in by_kernel(registry.variants(schema.kind)).items():
         origin = "" if v.origin == "aicf" else f" [{v.origin}]"  # as traces have it
-        text = visible(f"  {v.id}{origin}\n      {v.doc.splitlines()[0] if v.doc else ''}")
+        configs = f"\n      configs: {', '.join(c.config for c in (v, *more))}" if v.config else ""
+        text = visible(f"  {id}{origin}\n      {v.doc.splitlines()[0] if v.doc else ''}{configs}")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0

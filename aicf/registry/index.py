@@ -29,7 +29,7 @@ class KernelIndex:
     ) -> None:
         self.device, self.required = device, required
         self.variants: tuple[KernelVariant, ...] = tuple(
-            sorted((v for v in variants if self.refuses(v) is None), key=lambda v: v.id)
+            sorted((v for v in variants if self.refuses(v) is None), key=lambda v: v.order)
         )
         self.all: Bits = (1 << len(self.variants)) - 1
         begins, viable, accepting = (defaultdict[str, list[int]](list) for _ in range(3))

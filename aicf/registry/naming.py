@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from .. import near
 from ..errors import MissingKernelError
+from .ids import current
 from .registry import KernelRegistry
 from .variant import KernelVariant
 
@@ -16,9 +17,11 @@ from .variant import KernelVariant
 def matching(registry: KernelRegistry, pattern: str, device: str | None = None) -> tuple[KernelVariant, ...]:
     """The variants that a pattern means: of this kind of device if there are any, else of others. MissingKernelError if there are none.
 
-    pattern  `cuda.gemm_wgmma_128x128.v1`, `gemm_wgmma_128x128`, `gemm_wgmma*`
+    pattern  `cuda.gemm_wgmma.v1[128x128]`, `gemm_wgmma[128x128]`, `gemm_wgmma` in all configs, `gemm_wgmma[128x*`; brackets are the id's
     """
-    found = tuple(v for v in registry if any(fnmatchcase(name, pattern) for name in (v.id, v.name)))
+    glob = current(pattern).replace("[", "[[]")
+    names = [(v, (v.id, v.name, v.kernel, v.name.partition("[")[0])) for v in registry]
+    found = tuple(v for v, called in names if any(fnmatchcase(name, glob) for name in called))
     if not found:
         raise _unknown(registry, pattern, device)
     return tuple(v for v in found if device in (None, v.device)) or found
@@ -33,8 +36,10 @@ def lacking(registry: KernelRegistry, patterns: str | Iterable[str]) -> KernelRe
 
 def _unknown(registry: KernelRegistry, pattern: str, device: str | None) -> MissingKernelError:
     names = {v.name for v in registry if device in (None, v.device)} or {v.name for v in registry}
-    stem = re.sub(r"^(cuda|cpu)\.|\.v\d+$", "", pattern.strip("*?"))
-    words = get_close_matches(stem, {word for name in names for word in name.split("_")}, n=1)
+    stem = re.sub(r"^(cuda|cpu)\.|\.v\d+", "", pattern.strip("*?"))
+    words = get_close_matches(
+        stem, {word for name in names for word in name.partition("[")[0].split("_")}, n=1
+    )
     return MissingKernelError(
         f"no kernel is called {pattern!r}",
         expected="an id, a name, or a pattern such as gemm_wgmma*, of those that `aicf info` lists",

@@ -13,8 +13,9 @@ from ..ops.record import MAIN
 from ..ops.schema import ELEMENTWISE, OpSchema, schema_of
 from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
+from .ids import current
 from .index import KernelIndex
-from .variant import KernelVariant
+from .variant import KernelVariant, variants_in
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,10 @@ class KernelRegistry:
             self.add(value if value.origin == origin else replace(value, origin=origin))
 
     def _new_in(self, module: ModuleType) -> Iterator[KernelVariant]:
-        for value in vars(module).values():
-            if isinstance(value, KernelVariant):
-                known = self._by_id.get(value.id)
-                if known is None or replace(known, origin=value.origin) != value:
-                    yield value
+        for value in variants_in(module):
+            known = self._by_id.get(value.id)
+            if known is None or replace(known, origin=value.origin) != value:
+                yield value
 
     def defer(self, device: str, modules: Callable[[], Iterable[ModuleType]]) -> None:
         """Register the variants of modules, all of one kind of device, when that device or all variants are first looked at."""
@@ -178,11 +178,11 @@ class KernelRegistry:
         return self._by_op[schema]
 
     def by_id(self, id: str) -> KernelVariant:
-        """The variant of an id; MissingKernelError if there is none."""
+        """The variant of an id, or of one that it once had; MissingKernelError if there is none."""
         try:
             if id not in self._by_id:
                 self._load()
-            return self._by_id[id]
+            return self._by_id[id if id in self._by_id else current(id)]
         except KeyError:
             raise MissingKernelError(
                 f"no kernel {id!r} is registered",
@@ -214,7 +214,7 @@ class KernelRegistry:
 
     def __iter__(self) -> Iterator[KernelVariant]:
         self._load()
-        return iter([self._by_id[id] for id in sorted(self._by_id)])
+        return iter(sorted(self._by_id.values(), key=lambda v: v.order))
 
     def __len__(self) -> int:
         self._load()
@@ -226,4 +226,4 @@ class KernelRegistry:
     def __contains__(self, id: object) -> bool:
         if id not in self._by_id:
             self._load()
-        return id in self._by_id
+        return id in self._by_id or (isinstance(id, str) and current(id) in self._by_id)

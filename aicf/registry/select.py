@@ -41,9 +41,9 @@ class Candidate(NamedTuple):
         return 1e6 / self.us
 
     @property
-    def order(self) -> tuple[float, int, str]:
+    def order(self) -> tuple[float, int, tuple[str, str]]:
         """Smallest is best: time, to nine digits, then priority, then name; never the order of registration."""
-        return (float(f"{self.us:.9g}"), -self.variant.priority, self.variant.id)
+        return (float(f"{self.us:.9g}"), -self.variant.priority, self.variant.order)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class _Reach(Portable):
 
     def of(self, value: Any) -> bytes:
         if isinstance(value, KernelVariant):  # one that is built in the place of another
-            return pack("variant", value.id.encode(), self.of(value.build))
+            return pack("variant", self.of(value.build))
         return super().of(value)
 
     def callable(self, value: Any) -> bytes:

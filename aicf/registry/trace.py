@@ -16,7 +16,7 @@ from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
 from ..types import ActKind, Precision, f32
 from .measured import counted
-from .variant import NEEDLESS, structure
+from .variant import NEEDLESS, by_kernel, structure
 
 if TYPE_CHECKING:
     from .select import Candidate, Selection
@@ -144,8 +144,10 @@ _OF_ANOTHER_STRUCTURE = frozenset({"structure", "ops"})
 
 def _rejected_in_short(selection: Selection) -> str:
     """Reasons, counted; kernels for regions of another structure, or for what this one needs not, are only counted."""
-    conditions = [r.reject.condition for r in selection.rejected]
-    others, needless = sum(c in _OF_ANOTHER_STRUCTURE for c in conditions), conditions.count(NEEDLESS)
+    others, needless = (
+        len({r.variant.kernel for r in selection.rejected if r.reject.condition in conditions})
+        for conditions in (_OF_ANOTHER_STRUCTURE, {NEEDLESS})
+    )
     uncounted = [
         (r.variant, r.reject)
         for r in selection.rejected
@@ -180,21 +182,26 @@ def why_not_taken(kind: str, rejections: Sequence[tuple[KernelVariant, Reject]])
 
 
 def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: int = 3) -> str:
-    """`add_half2: length 1025 is odd · 3 of them: needs sm_90a`: equal reasons are counted, rare ones first."""
-    count = Counter(reject.reason for _, reject in rejections)
-    first = {reject.reason: variant.name for variant, reject in reversed(rejections)}
-    all_agree = len(count) == 1
-    parts = [
-        f"{first[reason]}: {reason}"
-        if n == 1
-        else f"all {n}: {reason}"
-        if all_agree
-        else f"{n} of them: {reason}"
-        for reason, n in sorted(count.items(), key=lambda item: (item[1], item[0]))
-    ]
+    """`add_half2: length 1025 is odd · 3 of them: needs sm_90a`: kernels with equal reasons are counted, rare ones first."""
+    refusing: dict[str, list[KernelVariant]] = {}
+    for variant, reject in rejections:
+        refusing.setdefault(reject.reason, []).append(variant)
+    kernels = {reason: by_kernel(variants) for reason, variants in refusing.items()}
+    all_agree = len(kernels) == 1
+    parts = []
+    for reason, found in sorted(kernels.items(), key=lambda item: (len(item[1]), item[0])):
+        n = len(found)
+        who = _called(*found.values()) if n == 1 else f"all {n}" if all_agree else f"{n} of them"
+        parts.append(f"{who}: {reason}")
     return " · ".join(parts[:shown]) + (
         f" · and {counted(len(parts) - shown, 'more reason')} (-v)" if len(parts) > shown else ""
     )
+
+
+def _called(variants: Sequence[KernelVariant]) -> str:
+    """A kernel's name, with the config where only one of them is meant: `gemm_wgmma[64x64 stream]`, `gemm_wgmma in 12 configs`."""
+    first, *others = variants
+    return f"{first.name.partition('[')[0]} in {1 + len(others)} configs" if others else first.name
 
 
 def selection_json(selection: Selection) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any
 from ..errors import TuningError
 from ..files import COUNT, HEX, TEXT, Bad, list_of, must, parse_json, record, shown
 from ..rows.region_file import KIND, REGION, region_of
+from .ids import current
 from .measured import Header, Measured, Timing
 from .tuning import Tuning
 
@@ -109,7 +110,9 @@ def parse(text: str, name: str) -> Tuning:
             f"{name} is damaged: {bad.at} is wrong", expected=bad.expected, got=shown(bad.got),
             hint="take it from where it was committed, or measure again",
         ) from None  # fmt: skip
-    return Tuning(Header(**data["header"]), regions)
+    header = data["header"]
+    kernels = {current(id): digest for id, digest in header["kernels"].items()}
+    return Tuning(Header(**{**header, "kernels": kernels}), regions)
 
 
 # --- checks ------------------------------------------------------------------------------------------------------------
@@ -154,12 +157,14 @@ _FILE = record(
 def _measured(entry: Mapping[str, Any], at: str) -> Measured:
     timings: dict[str, Timing] = {}
     for n, t in enumerate(entry["measured"]):
-        _once(t["kernel"], timings, f"{at}.measured[{n}]")
-        timings[t["kernel"]] = Timing(float(t["us"]), float(t["spread"]), t["runs"])
+        id = current(t["kernel"])
+        _once(id, timings, f"{at}.measured[{n}]")
+        timings[id] = Timing(float(t["us"]), float(t["spread"]), t["runs"])
     refused: dict[str, str] = {}
     for n, r in enumerate(entry["refused"]):
-        _once(r["kernel"], {**timings, **refused}, f"{at}.refused[{n}]")
-        refused[r["kernel"]] = r["why"]
+        id = current(r["kernel"])
+        _once(id, {**timings, **refused}, f"{at}.refused[{n}]")
+        refused[id] = r["why"]
     return Measured(region_of(entry["region"], f"{at}.region"), timings, refused)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
+from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 from ..device.spec import DeviceSpec
@@ -231,13 +232,14 @@ ASKED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("cost", "build", "workspace", "least"), ("region", "device")),
 }
 
-_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+$")
+_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+(\[[a-z0-9]+( [a-z0-9]+)*\])?$")
 
 
 @dataclass(frozen=True, repr=False)
 class KernelVariant(Immovable):
-    """One kernel. `id` is stable and versioned: its version rises when the kernel's numerics change.
+    """One kernel in one of its configs. `id` is stable and versioned: its version rises when the kernel's numerics change.
 
+    id       `cuda.gemm_wgmma.v1[128x256 pingpong]`: the kernel, and its config where it has several
     kinds    op names, or traits such as `elementwise`, or cores such as `reduce`, or `*`: the ops that may begin a region
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
     dtypes   element types that tensors of a region may have; unless said, all on the CPU, the BASIC ones elsewhere
@@ -288,9 +290,25 @@ class KernelVariant(Immovable):
         return self
 
     @property
+    def kernel(self) -> str:
+        """The id without the config."""
+        return self.id.partition("[")[0]
+
+    @property
+    def config(self) -> str:
+        """The words in brackets: a tile, and what else tells it from the kernel's other configs; "" for a kernel that has one."""
+        return self.id.partition("[")[2].removesuffix("]")
+
+    @property
     def name(self) -> str:
-        """The id without device and version: `cuda.gemm_tiled.v1` is `gemm_tiled`."""
-        return self.id.split(".")[1]
+        """The id without device and version: `gemm_wgmma[128x256 pingpong]`, `gemm_naive`."""
+        config = self.id.partition("[")[2]
+        return self.id.split(".")[1] + (config and f"[{config}")
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """What variants are sorted by: kernels by id, and the configs of each."""
+        return self.kernel, self.config
 
     def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
         """Why not: the first condition that fails, with the value seen. None if the variant takes the region."""
@@ -380,6 +398,7 @@ class KernelVariant(Immovable):
 def variant(
     *kinds: str,
     id: str,
+    config: tuple[object, ...] = (),
     takes: tuple[str, ...] = (),
     dtypes: Iterable[DType] | None = None,
     alignment: int = 1,
@@ -397,10 +416,15 @@ def variant(
 
     The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without
     `takes` or a `viable`, a variant takes regions of one op only.
+
+    config  of a kernel that has several: what tells this one from the others, such as a tiling, and words; see `KernelVariant.config`
     """
+    if config:
+        id = f"{id}[{' '.join(str(part).replace('_', ' ') for part in config)}]"
     if not _ID.match(id):
         raise RegistryError(
-            f"kernel id {id!r} is malformed", expected="device.name.vN, such as 'cuda.add_half2.v1'"
+            f"kernel id {id!r} is malformed",
+            expected="device.name.vN, such as 'cuda.add_half2.v1', and words in brackets where a kernel has several configs",
         )
 
     def make(cls: type) -> KernelVariant:
@@ -440,6 +464,25 @@ def variant(
     return make
 
 
+def by_kernel(variants: Iterable[KernelVariant]) -> dict[str, list[KernelVariant]]:
+    """The configs of each kernel, by its id."""
+    found: dict[str, list[KernelVariant]] = {}
+    for v in variants:
+        found.setdefault(v.kernel, []).append(v)
+    return found
+
+
+def of(config: str, variants: Iterable[KernelVariant]) -> KernelVariant:
+    """The one of a kernel's variants that has this config."""
+    return next(v for v in variants if v.config == config)
+
+
+def variants_in(module: ModuleType) -> tuple[KernelVariant, ...]:
+    """All that a module's names stand for, by themselves or in tuples."""
+    values = [v for value in vars(module).values() for v in (value if isinstance(value, tuple) else (value,))]
+    return tuple(dict.fromkeys(v for v in values if isinstance(v, KernelVariant)))
+
+
 def _takes_positional(function: Any, count: int) -> bool:
     code, defaults = function.__code__, len(function.__defaults__ or ())
     varied = bool(code.co_flags & inspect.CO_VARARGS)
@@ -473,13 +516,16 @@ __all__ = [
     "arity",
     "at_least",
     "at_most",
+    "by_kernel",
     "cdiv",
     "contiguous",
     "dtype",
     "multiple",
+    "of",
     "one_op",
     "prefixes",
     "same_shape",
     "structure",
     "variant",
+    "variants_in",
 ]

@@ -4,6 +4,7 @@ what came out. docs/kernels/gemm.md tells the story and has these tables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,8 @@ class Step:
 
     @property
     def id(self) -> str:
-        return f"cuda.{self.kernel}.v1"
+        name, bracket, config = self.kernel.partition("[")
+        return f"cuda.{name}.v1{bracket}{config}"
 
     def __str__(self) -> str:
         return self.kernel + ", threads' stores" * self.apart
@@ -75,7 +77,9 @@ class Story:
 def _tiles(changes: Sequence[str]) -> tuple[Step, ...]:
     """On CUDA cores; threads have a 16th of a tile each way."""
     sizes = (32, 64, 128)
-    tiled = (Step(f"gemm_tiled_{s}x{s}", what, (s, s), (s // 16, s // 16)) for s, what in zip(sizes, changes))
+    tiled = (
+        Step(f"gemm_tiled[{s}x{s}]", what, (s, s), (s // 16, s // 16)) for s, what in zip(sizes, changes)
+    )
     return (Step("gemm_naive", "one thread per element", (16, 16), (1, 1)), *tiled)
 
 
@@ -84,35 +88,35 @@ CUDA_CORES = _tiles(
 )
 HALVES = (
     *CUDA_CORES,
-    Step("gemm_mma_32x32", "mma.sync, 16 x 16 per warp", (32, 32), (16, 16)),
-    Step("gemm_mma_64x64", "32 x 32 per warp", (64, 64), (32, 32)),
-    Step("gemm_mma_128x128", "64 x 64 per warp", (128, 128), (64, 64)),
-    Step("gemm_mma_128x256", "eight warps, fewer bytes from L2", (128, 256), (64, 64)),
-    Step("gemm_mma_128x256_deep", "K-tiles twice as deep, half the barriers", (128, 256), (64, 64)),
-    Step("gemm_wgmma_64x64", "TMA and wgmma, both asynchronous", (64, 64), (64, 64)),
-    Step("gemm_wgmma_64x128", "instructions twice as wide", (64, 128), (64, 128)),
-    Step("gemm_wgmma_128x128", "two cooperative consumer warpgroups", (128, 128), (64, 128), apart=True),
-    Step("gemm_wgmma_128x128", "results leave by TMA", (128, 128), (64, 128)),
-    Step("gemm_wgmma_128x256", "the widest instruction", (128, 256), (64, 256)),
-    Step("gemm_wgmma_128x256_cluster2", "clusters of two, multicast of b", (256, 256), (64, 256)),
-    Step("gemm_wgmma_128x128_pingpong", "ping-pong consumer warpgroups", (128, 128), (64, 128), apart=True),
-    Step("gemm_wgmma_128x128_pingpong", "ping-pong, results leave by TMA", (128, 128), (64, 128)),
-    Step("gemm_wgmma_128x128_pingpong_cluster2", "and multicast of b", (256, 128), (64, 128)),
+    Step("gemm_mma[32x32]", "mma.sync, 16 x 16 per warp", (32, 32), (16, 16)),
+    Step("gemm_mma[64x64]", "32 x 32 per warp", (64, 64), (32, 32)),
+    Step("gemm_mma[128x128]", "64 x 64 per warp", (128, 128), (64, 64)),
+    Step("gemm_mma[128x256]", "eight warps, fewer bytes from L2", (128, 256), (64, 64)),
+    Step("gemm_mma[128x256 deep]", "K-tiles twice as deep, half the barriers", (128, 256), (64, 64)),
+    Step("gemm_wgmma[64x64]", "TMA and wgmma, both asynchronous", (64, 64), (64, 64)),
+    Step("gemm_wgmma[64x128]", "instructions twice as wide", (64, 128), (64, 128)),
+    Step("gemm_wgmma[128x128]", "two cooperative consumer warpgroups", (128, 128), (64, 128), apart=True),
+    Step("gemm_wgmma[128x128]", "results leave by TMA", (128, 128), (64, 128)),
+    Step("gemm_wgmma[128x256]", "the widest instruction", (128, 256), (64, 256)),
+    Step("gemm_wgmma[128x256 cluster2]", "clusters of two, multicast of b", (256, 256), (64, 256)),
+    Step("gemm_wgmma[128x128 pingpong]", "ping-pong consumer warpgroups", (128, 128), (64, 128), apart=True),
+    Step("gemm_wgmma[128x128 pingpong]", "ping-pong, results leave by TMA", (128, 128), (64, 128)),
+    Step("gemm_wgmma[128x128 pingpong cluster2]", "and multicast of b", (256, 128), (64, 128)),
 )  # fmt: skip
 WORDS = (
     *CUDA_CORES,
     Step(
-        "gemm_fma_128x128", "K-tiles by TMA, 16 x 8 accumulators, only FFMA in the loop", (128, 128), (16, 8)
+        "gemm_fma[128x128]", "K-tiles by TMA, 16 x 8 accumulators, only FFMA in the loop", (128, 128), (16, 8)
     ),
-    Step("gemm_fma_64x128_sliced4", "sliced-K: warps share a tile and divide k", (64, 128), (16, 8)),
+    Step("gemm_fma[64x128 sliced4]", "sliced-K: warps share a tile and divide k", (64, 128), (16, 8)),
 )
 FLAT = (
-    Step("gemm_wgmma_128x256", "the best tile of large products", (128, 256), (64, 256)),
-    Step("gemm_wgmma_128x128", "twice the tiles", (128, 128), (64, 128)),
-    Step("gemm_wgmma_128x64", "and again", (128, 64), (64, 64)),
-    Step("gemm_wgmma_64x64", "and again", (64, 64), (64, 64)),
+    Step("gemm_wgmma[128x256]", "the best tile of large products", (128, 256), (64, 256)),
+    Step("gemm_wgmma[128x128]", "twice the tiles", (128, 128), (64, 128)),
+    Step("gemm_wgmma[128x64]", "and again", (128, 64), (64, 64)),
+    Step("gemm_wgmma[64x64]", "and again", (64, 64), (64, 64)),
     Step(
-        "gemm_wgmma_128x64_cluster_split2",
+        "gemm_wgmma[128x64 cluster split2]",
         "cluster split-K: two blocks share a tile",
         (128, 64),
         (64, 64),
@@ -120,14 +124,14 @@ FLAT = (
     ),
 )
 ROWS = (
-    Step("gemm_tiled_32x32", "a tile of 32 rows, of which one is used", (32, 32), (2, 2)),
-    Step("gemm_mma_32x32", "the same on tensor cores", (32, 32), (16, 16)),
+    Step("gemm_tiled[32x32]", "a tile of 32 rows, of which one is used", (32, 32), (2, 2)),
+    Step("gemm_mma[32x32]", "the same on tensor cores", (32, 32), (16, 16)),
     Step("gemv_simt", "no tile, 64 KB in flight per multiprocessor", (1, 32), (8, 8)),
     Step("gemv_mma", "the same on tensor cores, with 8 columns", (1, 32), (64, 64)),
 )
 ODD = (
-    Step("gemm_mma_64x64", "16-bit loads through registers", (64, 64), (32, 32)),
-    Step("gemm_wgmma_128x256_packed", "operands copied to aligned rows first", (128, 256), (64, 256)),
+    Step("gemm_mma[64x64]", "16-bit loads through registers", (64, 64), (32, 32)),
+    Step("gemm_wgmma[128x256 packed]", "operands copied to aligned rows first", (128, 256), (64, 256)),
 )
 STORIES = (
     Story("halves", Problem(4096, 4096, 4096), HALVES),
@@ -199,8 +203,8 @@ def _rest(story: Story, predicted: Mapping[str, float]) -> list[Step]:
 
 
 def _unnamed(kernel_id: str) -> Step:
-    name = kernel_id.removeprefix("cuda.").removesuffix(".v1")
-    size = next((tuple(map(int, w.split("x"))) for w in name.split("_") if w[0].isdigit()), (128, 128))
+    name = kernel_id.removeprefix("cuda.").replace(".v1", "")
+    size = next((tuple(map(int, w.split("x"))) for w in re.findall(r"\d+x\d+", name)), (128, 128))
     return Step(name, "", (size[0], size[1]), (16, 8))
 
 

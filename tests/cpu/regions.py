@@ -11,11 +11,11 @@ import aicf.ops  # noqa: F401  (registers the ops)
 from aicf.cpu_kernels import MODULES
 from aicf.device.spec import host
 from aicf.ops.schema import schema_of
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import variants_in
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec, bf16, f16, f32
 
-VARIANTS = {v.name: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
+VARIANTS = {v.name: v for m in MODULES for v in variants_in(m)}
 TOLERANCE = {f32: 2e-6, f16: 1e-3, bf16: 8e-3}
 
 Step = tuple[Any, ...]  # (kind, names of operands, names of results, attributes)

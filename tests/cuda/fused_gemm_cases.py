@@ -14,7 +14,7 @@ from kernel_cases import GEMMS, HALVES, MMAS, Case, desc, fused
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
 
-NAIVE, TILED = "cuda.gemm_naive.v1", "cuda.gemm_tiled_32x32.v1"
+NAIVE, TILED = "cuda.gemm_naive.v1", "cuda.gemm_tiled.v1[32x32]"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from aicf.ops.draw import draw
 from aicf.ops.gemm import round_tf32
 from aicf.ops.scan import drawn
 from aicf.ops.schema import OpSchema, schema_of
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import variants_in
 from aicf.rows import RegionOp, RegionSpec
 from aicf.types import (
     BASIC,
@@ -43,7 +43,7 @@ from aicf.types import (
     u8,
 )
 
-VARIANTS = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
+VARIANTS = {v.id: v for m in MODULES for v in variants_in(m)}
 ALL = bool(os.environ.get("AICF_TEST_ALL"))  # `make test-all` looks at every configuration
 
 
@@ -133,25 +133,25 @@ def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, tr
 
 
 HALVES = {f16: 2e-3, bf16: 1.6e-2}  # and what their rounding allows, relative
-PACKED = [v for v in VARIANTS if v.endswith("_packed.v1")]  # test_gemm_packed.py has theirs
+PACKED = [v for v in VARIANTS if v.endswith(" packed]")]  # test_gemm_packed.py has theirs
 MMAS = [
-    v for v in VARIANTS if ".gemm_mma_" in v and "_split" not in v and "tf32" not in v and v not in PACKED
+    v for v in VARIANTS if ".gemm_mma." in v and " split" not in v and "tf32" not in v and v not in PACKED
 ]
 TF32S = {
-    v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma_tf32" in v
+    v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma." in v and " tf32" in v
 }  # and what they may be off
 TF32X3S = [v for v in VARIANTS if "tf32x3" in v]
-WGMMAS = [v for v in VARIANTS if ".gemm_wgmma_" in v]  # wgmma_cases.py has their cases
+WGMMAS = [v for v in VARIANTS if ".gemm_wgmma." in v]  # wgmma_cases.py has their cases
 CONVOLUTIONS = [v for v in VARIANTS if ".convolution_" in v]  # convolution_cases.py has theirs
 GRADIENTS = [
     v
     for v in VARIANTS
     if v.startswith(
-        ("cuda.weight_gradient_wgmma_", "cuda.data_gradient_wgmma_", "cuda.data_gradient_strided_wgmma_")
+        ("cuda.weight_gradient_wgmma.", "cuda.data_gradient_wgmma.", "cuda.data_gradient_strided_wgmma.")
     )
 ]  # gradient_cases.py has theirs
-FMAS = [v for v in VARIANTS if ".gemm_fma_" in v]  # test_gemm_fma.py has theirs
-SPLITS = [v for v in VARIANTS if v.endswith("_split.v1") and v not in (*WGMMAS, *FMAS)]
+FMAS = [v for v in VARIANTS if ".gemm_fma." in v]  # test_gemm_fma.py has theirs
+SPLITS = [v for v in VARIANTS if v.endswith(" split]") and v not in (*WGMMAS, *FMAS)]
 INTEGERS = "cuda.gemm_naive_int8.v1"  # test_gpu_int8.py has its cases
 GEMMS = [
     v
@@ -387,8 +387,8 @@ FIRST = [
     *(Case(v, gemm(300, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5, dtype=f16), tolerance=2e-3)
       for v in MMAS),
     *(Case(v, gemm(130, 72, 200, c=True, bias=72, act=ActKind.gelu, beta=0.5)) for v in SPLITS),
-    *(Case(v, gemm(301, 203, 75, c=True, bias=203, act=ActKind.gelu, beta=0.5, dtype=f16), tolerance=2e-3) for v in PACKED if ".gemm_mma_" in v),
-    Case("cuda.gemm_tiled_64x64_packed.v1",
+    *(Case(v, gemm(301, 203, 75, c=True, bias=203, act=ActKind.gelu, beta=0.5, dtype=f16), tolerance=2e-3) for v in PACKED if ".gemm_mma." in v),
+    Case("cuda.gemm_tiled.v1[64x64 packed]",
          region("gemm", desc((2, 3, 2, 70, 66), stride=(27720, 4620, 13860, 66, 1)), desc((2, 3, 2, 66, 11)), None, None), 2e-5),
     Case("cuda.gemv_simt.v1", gemm(5, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)),
     Case("cuda.gemv_simt.v1", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
@@ -1077,11 +1077,11 @@ def _first_reader(r: RegionSpec, tensor: int) -> tuple[RegionOp, OpSchema, Opera
 
 # How kernels round what they multiply as TF32; others multiply f32, or three parts of it (3xTF32). Of 8192 numbers one lies half
 # way: the accelerator takes the even neighbour, `cvt.rna` the one away from zero.
-TF32_ROUNDING = {".gemm_wgmma_": to_tf32, ".gemm_mma_tf32_": round_tf32}
+TF32_ROUNDING = {".gemm_wgmma.": to_tf32, ".gemm_mma.": round_tf32}
 
 
 def tf32_rounding(variant: str) -> Callable[[np.ndarray], np.ndarray] | None:
-    if "tf32x3" in variant:
+    if "tf32x3" in variant or (".gemm_mma." in variant and "tf32" not in variant):
         return None
     return next((rounding for family, rounding in TF32_ROUNDING.items() if family in variant), None)
 

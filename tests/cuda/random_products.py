@@ -195,7 +195,7 @@ def few(variant: KernelVariant) -> int:
 
 def large(variant: KernelVariant) -> bool:
     """Whether it takes only products of more tiles than a GPU has multiprocessors."""
-    return variant.id.endswith("_stream.v1") or "_120_" in variant.id
+    return {"stream", "120"} & {*variant.config.split()} != set()
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def problems(
         m = draw(st.integers(1, few(variant)) if few(variant) else extents(most))
         if large(variant):
             m, n, k = draw(st.integers(-6, 40)) + LARGE[0], draw(st.integers(-6, 800)) + LARGE[1], k % 300
-        if variant.id.removesuffix(".v1").removesuffix("_packed").endswith("_split"):
+        if variant.config.removesuffix(" packed").endswith(" split"):
             k += draw(st.sampled_from([0, 264, 1000, 4099]))
         scales = st.sampled_from([0.5, 2.0, -1.5])
         unit = max(1, form.rows // min(t.itemsize for t in form.types))

@@ -38,7 +38,7 @@ from aicf.device.spec import DeviceSpec
 from aicf.types import ActKind, DType, bf16, f16, f32, i8, i32, i64, u8
 
 TINY = DeviceSpec("tiny", "cuda", (9, 0), frozenset({"sm_90a"}), 2, 1000.0, {"f32": 20.0})
-TILED, NAIVE = "cuda.gemm_tiled_32x32.v1", "cuda.gemm_naive.v1"
+TILED, NAIVE = "cuda.gemm_tiled.v1[32x32]", "cuda.gemm_naive.v1"
 FLAT, STRIDED, TRANSPOSED = (f"cuda.elementwise_{name}.v1" for name in ("flat", "strided", "transposed"))
 
 CASES = [

@@ -6,4 +6,4 @@ import simulate
 from fused_gemm_cases import simulated, split_cases
 
 if __name__ == "__main__":
-    simulate.main(simulated(split_cases("cuda.gemm_tiled_32x32_split.v1")), simulate.check)
+    simulate.main(simulated(split_cases("cuda.gemm_tiled.v1[32x32 split]")), simulate.check)

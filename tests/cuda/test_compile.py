@@ -68,7 +68,7 @@ def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
     """Kernels on tensor cores take seconds each: by default an architecture for each of them, in turn."""
     made, turns = [], itertools.cycle(DEVICES[1:5])
     for case in cases:
-        some = [next(turns)] if ".gemm_mma_" in case.variant and not EVERYTHING else DEVICES
+        some = [next(turns)] if ".gemm_mma." in case.variant and not EVERYTHING else DEVICES
         made += [(case, device) for device in some]
     return made
 
@@ -88,7 +88,7 @@ def _largest(case: Case) -> bool:
 
 # The largest tile stands for all GEMMs: it is the one that is short of registers. Its f32 stands for the half types.
 ON_HOPPER = [
-    c for c in FIRST if EVERYTHING or ".gemm_mma_" not in c.variant or c.variant.endswith("128x256.v1")
+    c for c in FIRST if EVERYTHING or ".gemm_mma." not in c.variant or c.variant.endswith("[128x256]")
 ]
 ON_HOPPER += [*(c for c in MORE if ".gemm_" not in c.variant or _largest(c))]
 

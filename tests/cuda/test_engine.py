@@ -142,7 +142,7 @@ def test_compiling_is_cached_by_body_types_target_and_block():
 @pytest.mark.spec("F2")
 def test_a_tile_reports_its_shared_memory_and_barrier():
     r = gemm(64, 64, 64, act=ActKind.relu)
-    (launch,) = VARIANTS["cuda.gemm_tiled_128x128.v1"].build(r, H200)
+    (launch,) = VARIANTS["cuda.gemm_tiled.v1[128x128]"].build(r, H200)
     compiled = engine.compile_launch(launch, r, "sm_90a")
     assert compiled.shared_bytes == 2 * 2 * 8 * (128 + 4) * 4
     assert compiled.barriers == 1 and 0 < compiled.registers <= 128  # two blocks per multiprocessor
@@ -168,7 +168,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.device.spec import preset
 from kernel_cases import VARIANTS, gemm
 r = gemm(64, 64, 64, bias=64, act=3)
-(launch,) = VARIANTS["cuda.gemm_tiled_32x32.v1"].build(r, preset("h200"))
+(launch,) = VARIANTS["cuda.gemm_tiled.v1[32x32]"].build(r, preset("h200"))
 print(hashlib.sha256(engine.compile_launch(launch, r, "sm_90a").cubin).hexdigest())
 """
 
@@ -177,7 +177,7 @@ def test_a_cubin_is_the_same_in_every_process():
     """Even when another kernel was compiled before it: numba's mangled names hold a counter, ours do not."""
     x, r = region("relu", (8,)), gemm(64, 64, 64, bias=64, act=3)
     engine.compile_launch(VARIANTS["cuda.elementwise_flat.v1"].build(x, H200)[0], x, "sm_90a")
-    (launch,) = VARIANTS["cuda.gemm_tiled_32x32.v1"].build(r, H200)
+    (launch,) = VARIANTS["cuda.gemm_tiled.v1[32x32]"].build(r, H200)
     here = hashlib.sha256(engine.compile_launch(launch, r, "sm_90a").cubin).hexdigest()
     assert python(DIGEST) == here
 

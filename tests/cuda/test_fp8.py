@@ -25,7 +25,7 @@ FLAT, VECTOR, STRIDED, ROWS = (
     f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided", "rows")
 )
 NAIVE, TILED, SPLIT, GEMV = (
-    f"cuda.gem{name}.v1" for name in ("m_naive", "m_tiled_32x32", "m_tiled_32x32_split", "v_simt")
+    f"cuda.gem{name}" for name in ("m_naive.v1", "m_tiled.v1[32x32]", "m_tiled.v1[32x32 split]", "v_simt.v1")
 )
 FP8 = pytest.mark.parametrize("dtype", FINITE_MAX, ids=str)
 PAIRS = list(itertools.product(FINITE_MAX, repeat=2))
@@ -215,8 +215,8 @@ def operand(dtype: DType) -> TensorDesc:
 COMPILED = [
     *(Case(VECTOR, region("convert", operand(a), dtype=b.id)) for t in FINITE_MAX for a, b in ((f32, t), (t, bf16))),
     Case(ROWS, region("select", desc((64, 1), DType.bool), *2 * [desc((64, 64), f8e4m3)])),
-    *(case_of(v, own(Product(132, 136, 72, f8e4m3, out=f16, b_dtype=f8e5m2))) for v in (NAIVE, "cuda.gemm_tiled_64x64.v1")),
-    case_of("cuda.gemm_tiled_128x128.v1", residual(Product(132, 136, 72, f8e5m2, out=f32, b_dtype=f8e4m3))),
+    *(case_of(v, own(Product(132, 136, 72, f8e4m3, out=f16, b_dtype=f8e5m2))) for v in (NAIVE, "cuda.gemm_tiled.v1[64x64]")),
+    case_of("cuda.gemm_tiled.v1[128x128]", residual(Product(132, 136, 72, f8e5m2, out=f32, b_dtype=f8e4m3))),
     *(case_of(GEMV, residual(Product(m, 4096, 4096, f8e4m3, out=bf16, trans_b=t))) for m, t in ((1, True), (4, False))),
 ]  # fmt: skip
 

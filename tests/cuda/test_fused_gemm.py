@@ -51,6 +51,7 @@ from simulated import outcomes_of
 from test_compile import DEVICES, HOPPER, compile_case
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
+from wgmma_cases import BY_NAME, named
 
 from aicf.cuda_kernels.gemm.simt import problem
 from aicf.cuda_kernels.gemm.wgmma_tiling import TILINGS
@@ -63,9 +64,9 @@ H200 = preset("h200")
 P = Product(8, 16, 8)
 ALL = [*GEMMS, *MMAS]
 # whose blocks finish whole boxes of columns
-HOPPERS = [f"cuda.gemm_wgmma_{t}.v1" for t in TILINGS if t.columns % ATOM == 0]
-WHOLE_FMAS = [v for v in FMAS if not v.endswith(("_split.v1", "_packed.v1"))]
-LARGE = "cuda.gemm_tiled_128x128.v1"
+HOPPERS = [BY_NAME[named(t)].id for t in TILINGS if t.columns % ATOM == 0]
+WHOLE_FMAS = [v for v in FMAS if not v.endswith((" split]", " packed]"))]
+LARGE = "cuda.gemm_tiled.v1[128x128]"
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of this size takes seconds
 
 
@@ -202,7 +203,7 @@ def compiled_cases(variant: str, sizes: tuple[int, int, int]) -> list[tuple[str,
     return [(name, Case(variant, r)) for name, r in made.items() if not (lean(variant) and name == "spread")]
 
 
-SMALL_MMA, LARGE_MMA = "cuda.gemm_mma_64x64.v1", "cuda.gemm_mma_128x256.v1"
+SMALL_MMA, LARGE_MMA = "cuda.gemm_mma.v1[64x64]", "cuda.gemm_mma.v1[128x256]"
 
 
 @pytest.mark.sample(1, pool="machine code")
@@ -289,7 +290,7 @@ def test_halves_with_f32_results_are_multiplied_on_tensor_cores(variant):
 @pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
-@pytest.mark.parametrize("variant", ["cuda.gemm_tiled_64x64.v1", "cuda.gemm_mma_64x64.v1"])
+@pytest.mark.parametrize("variant", ["cuda.gemm_tiled.v1[64x64]", "cuda.gemm_mma.v1[64x64]"])
 def test_f32_results_of_halves_compile(variant, device):
     compile_case(Case(variant, own(Product(*EVEN, f16, out=f32))), device)
 
@@ -317,7 +318,7 @@ def test_a_batch_that_all_walk_as_rows_is_rows(name, axes, rows):
 
 @pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("D9")
-@pytest.mark.parametrize("variant", [LARGE, "cuda.gemm_mma_128x128.v1"])
+@pytest.mark.parametrize("variant", [LARGE, "cuda.gemm_mma.v1[128x128]"])
 def test_batches_compile(variant):
     dtype = f16 if variant in MMAS else f32
     for name, r in batched(*EVEN, dtype).items():

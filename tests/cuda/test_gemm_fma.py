@@ -32,12 +32,12 @@ from aicf.cuda_kernels.gemm import fma_body as body
 from aicf.cuda_kernels.gemm import fma_stages as slices
 from aicf.cuda_kernels.gemm import split_k as gemm_split
 from aicf.cuda_kernels.gemm.fma_tiling import FmaTiling, Order
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
 
-VARIANTS = {v.name: v for v in vars(gemm_fma).values() if isinstance(v, KernelVariant)}
-WHOLE = {name: v for name, v in VARIANTS.items() if not name.endswith("_split")}
+VARIANTS = {v.name: v for v in variants_in(gemm_fma)}
+WHOLE = {name: v for name, v in VARIANTS.items() if not name.endswith(" split]")}
 
 PAIR, SINGLE = FmaTiling(64, 64, 16, 1.0, 1, raws=2, warp_groups=2), FmaTiling(64, 64, 32, 1.0, 1)
 
@@ -74,7 +74,7 @@ def test_takes_every_transpose_and_any_size():
 def test_strict_takes_sums_in_one_piece():
     r = replace(product(1024, 1024, 1024, dtype=f32), strict=True)
     taken = {name for name, v in VARIANTS.items() if v.supported(r, H200) is None}
-    assert taken == {name for name in WHOLE if "_sliced" not in name}
+    assert taken == {name for name in WHOLE if " sliced" not in name}
 
 
 # --- where things lie -------------------------------------------------------------------------------------------------
@@ -233,7 +233,9 @@ def check_code(name: str, r: RegionSpec) -> None:
     assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
     assert "warning" not in made.log.lower() and not re.findall(r"C75\d\d", made.log), made.log
     tiling = next(
-        t for t in gemm_fma.TILINGS if name.removeprefix("gemm_fma_").removesuffix("_split") == str(t)
+        t
+        for t in gemm_fma.TILINGS
+        if VARIANTS[name].config.removesuffix(" split") == str(t).replace("_", " ")
     )
     assert made.registers <= 65536 // (tiling.threads * tiling.blocks_per_sm)
     ptx = engine.ptx_of(launch, r, "sm_90a")
@@ -245,4 +247,4 @@ def check_code(name: str, r: RegionSpec) -> None:
 @pytest.mark.skipif(not ALL, reason="make test-all")
 @pytest.mark.parametrize("name", sorted(BATCHES))
 def test_machine_code_of_batches(name):
-    check_code("gemm_fma_128x128", BATCHES[name])
+    check_code("gemm_fma[128x128]", BATCHES[name])

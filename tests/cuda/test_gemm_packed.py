@@ -9,17 +9,28 @@ import random
 
 import numpy as np
 import pytest
+from kernel_cases import VARIANTS as KNOWN
 from kernel_cases import Case, assert_close, desc, fused, reference
 from machines.hopper_model import Machine
 from machines.on_host import OnHost
 from test_wgmma import assert_clean
-from wgmma_cases import BY_NAME, H200, OTHERS, PACKED, TILINGS, TRANSPOSES, assert_refused, product, residual
+from wgmma_cases import (
+    BY_NAME,
+    H200,
+    OTHERS,
+    PACKED,
+    TILINGS,
+    TRANSPOSES,
+    assert_refused,
+    named,
+    product,
+    residual,
+)
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import mma as gemm_mma
 from aicf.cuda_kernels.gemm import packed as gemm_packed
-from aicf.cuda_kernels.gemm import simt as gemm
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.device.spec import preset
 from aicf.printing import render
@@ -29,8 +40,8 @@ from aicf.registry.variant import NEEDLESS, Work
 from aicf.rows import RegionSpec
 from aicf.types import DType, Precision, TensorDesc, bf16, f16, f32
 
-SMALL = PACKED["gemm_wgmma_64x64_packed"]
-WHOLE = [v for name, v in PACKED.items() if "_split" not in name]  # those that take products of any k
+SMALL = PACKED["gemm_wgmma[64x64 packed]"]
+WHOLE = [v for name, v in PACKED.items() if " split" not in name]  # those that take products of any k
 
 
 def of(a: TensorDesc, b: TensorDesc, *then, given=(), **attrs) -> RegionSpec:
@@ -80,7 +91,7 @@ def test_copies_what_it_must_and_nothing_else(r, copied, fast):
 def test_batches_of_many_axes_become_few(strides):
     """b walks them as one, a does not, until it is copied; what it shares is copied once."""
     r = of(heads(*strides), desc((2, 3, 5, 24, 16), f16))
-    assert "axes of the batch" in str(BY_NAME["gemm_wgmma_64x64"].supported(r, H200))
+    assert "axes of the batch" in str(BY_NAME["gemm_wgmma[64x64]"].supported(r, H200))
     assert all(v.supported(r, H200) is None for v in WHOLE)
     made = gemm_packed.packed(r)
     batch = 2 - (strides[0] == 0)
@@ -172,8 +183,8 @@ def test_other_layouts(r):
 @pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("D9")
 def test_batches_of_many_axes_on_ordinary_cores():
-    tiled = gemm_packed.gemm_tiled_64x64_packed
-    assert "axes of the batch 3 is over 2" in str(gemm.gemm_tiled_64x64.supported(many_axes(f32), H200))
+    tiled, small = KNOWN["cuda.gemm_tiled.v1[64x64 packed]"], KNOWN["cuda.gemm_tiled.v1[64x64]"]
+    assert "axes of the batch 3 is over 2" in str(small.supported(many_axes(f32), H200))
     assert "where they are" in str(tiled.supported(product(33, 33, 33, dtype=f32), H200))
     run(tiled, many_axes(f32), random.randrange(2**32))
 
@@ -183,16 +194,17 @@ def test_batches_of_many_axes_on_ordinary_cores():
 def test_there_is_a_kernel_for_batches_of_many_axes(device):
     kernels = aicf.default_registry()
     for dtype in (f32, f16):
-        assert "_packed" in select(many_axes(dtype), preset(device), kernels).kernel_id
+        assert "packed]" in select(many_axes(dtype), preset(device), kernels).kernel_id
 
 
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize(
-    "name, r", [("gemm_mma_128x128", product(67, 71, 73)), ("gemm_mma_128x128", many_axes(bf16))]
+    "name, r",
+    [("cuda.gemm_mma.v1[128x128]", product(67, 71, 73)), ("cuda.gemm_mma.v1[128x128]", many_axes(bf16))],
 )
 def test_fragments_come_from_the_copies(name, r):
     """By pointers to the workspace, 16 bytes at a time; what can be read by four is not copied."""
-    plain, packing = getattr(gemm_mma, name), getattr(gemm_packed, name + "_packed")
+    plain, packing = KNOWN[name], KNOWN[name.replace("]", " packed]")]
     made = gemm_packed.packed(r)
     assert plain.supported(r, H200) is not None and packing.supported(r, H200) is None
     assert [o.width for o in gemm_mma.operands(made.region)] == [16, 16]
@@ -206,7 +218,7 @@ def test_fragments_come_from_the_copies(name, r):
 def test_before_hopper_odd_rows_are_copied_too():
     a100 = preset("a100")
     chosen = select(product(4097, 4095, 4096, dtype=bf16), a100, aicf.default_registry())
-    assert chosen.kernel_id in ("cuda.gemm_mma_128x256_deep_packed.v1", "cuda.gemm_mma_128x128_packed.v1")
+    assert chosen.kernel_id in ("cuda.gemm_mma.v1[128x256 deep packed]", "cuda.gemm_mma.v1[128x128 packed]")
 
 
 # --- machine code, and what it costs ----------------------------------------------------------------------------------
@@ -216,7 +228,7 @@ def test_before_hopper_odd_rows_are_copied_too():
 @pytest.mark.parametrize("name", sorted(PACKED))
 def test_compiles_clean(name):
     variant, r = PACKED[name], product(1001, 999, 1003)
-    tiling = next(t for t in TILINGS if name in (f"gemm_wgmma_{t}_packed", f"gemm_wgmma_{t}_split_packed"))
+    tiling = next(t for t in TILINGS if name in (named(t, "packed"), named(t, "split", "packed")))
     copies, multiply, *_ = variant.build(r, H200)
     made = engine.compile_launch(copies, r, H200.target)
     assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
@@ -229,7 +241,7 @@ def test_chosen_where_it_pays():
     kernels = aicf.default_registry()
     for ta, tb in TRANSPOSES:
         chosen = select(product(4097, 4095, 4096, dtype=bf16, ta=ta, tb=tb), H200, kernels)
-        assert chosen.kernel_id.endswith("_packed.v1") == ((ta, tb) != (False, True)), (
+        assert chosen.kernel_id.endswith(" packed]") == ((ta, tb) != (False, True)), (
             "of which all rows are whole"
         )
         if (ta, tb) != (False, True):

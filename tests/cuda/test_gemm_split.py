@@ -25,7 +25,7 @@ from aicf.cuda_kernels.gemm.split_k import KSplit, divide
 from aicf.device.spec import preset
 from aicf.types import f32
 
-H200, SMALL = preset("h200"), "cuda.gemm_tiled_32x32_split.v1"
+H200, SMALL = preset("h200"), "cuda.gemm_tiled.v1[32x32 split]"
 
 
 @pytest.mark.parametrize("k, wanted, step, split", [

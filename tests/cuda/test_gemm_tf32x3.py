@@ -13,7 +13,7 @@ from machines.mma_machine import rounded
 from test_gemm_packed import computed
 from test_pack import copied
 from test_wgmma import assert_clean
-from wgmma_cases import H200, TRANSPOSES, assert_refused, product, residual
+from wgmma_cases import H200, TRANSPOSES, assert_refused, named, product, residual
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import pack
@@ -21,11 +21,11 @@ from aicf.cuda_kernels.gemm import simt as gemm
 from aicf.cuda_kernels.gemm import tf32x3 as gemm_tf32x3
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.wgmma_mainloop import accumulators_of
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
 
-VARIANTS = {v.name: v for v in vars(gemm_tf32x3).values() if isinstance(v, KernelVariant)}
+VARIANTS = {v.name: v for v in variants_in(gemm_tf32x3)}
 SMALL = gemm_tf32x3._variant("64x64", gemm_wgmma.PROMOTED["64x64"])
 TILINGS = [t for t in gemm_wgmma.TILINGS if str(t) in gemm_tf32x3.TILINGS]
 
@@ -111,7 +111,7 @@ def test_slices_are_added_up():
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_compiles_clean(tiling):
     r = of(1001, 998, 1003, make=residual)
-    copies, multiply = VARIANTS[f"gemm_wgmma_{tiling}_tf32x3"].build(r, H200)
+    copies, multiply = VARIANTS[named(tiling, "tf32x3")].build(r, H200)
     made = engine.compile_launch(copies, r, H200.target)
     assert (made.spill_bytes, made.stack_bytes) == (0, 0), made.log
     assert_clean(tiling, engine.compile_launch(multiply, r, H200.target))

@@ -76,29 +76,29 @@ def test_epilogues(gpu, variant, make):  # noqa: F811
 @pytest.mark.spec("D9")
 @pytest.mark.parametrize("name", sorted(batches(8, 8, 8, f32)))
 def test_batches(gpu, name):  # noqa: F811
-    for variant in ("cuda.gemm_fma_128x128.v1", "cuda.gemm_fma_64x128_sliced4.v1"):
+    for variant in ("cuda.gemm_fma.v1[128x128]", "cuda.gemm_fma.v1[64x128 sliced4]"):
         check(gpu, variant, batches(132, 136, 72, f32)[name])
 
 
 def test_sums_are_those_of_the_tiled_kernel(gpu):  # noqa: F811
     """Bit by bit: one fused multiply-add after the other, in the order of k."""
     r = product(300, 260, 1000, dtype=f32, tb=True)
-    case = Case("cuda.gemm_fma_128x128.v1", r)
+    case = Case("cuda.gemm_fma.v1[128x128]", r)
     memory = operands_for(case, random.randrange(2**32)).memory
-    tiled = Case("cuda.gemm_tiled_128x128.v1", r)
+    tiled = Case("cuda.gemm_tiled.v1[128x128]", r)
     np.testing.assert_array_equal(launch_case(gpu, case, memory), launch_case(gpu, tiled, memory))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ta, tb", TRANSPOSES)
 def test_rows_that_begin_anywhere_are_copied(gpu, ta, tb):  # noqa: F811
-    check(gpu, "cuda.gemm_fma_128x128_packed.v1", product(131, 133, 203, dtype=f32, ta=ta, tb=tb))
+    check(gpu, "cuda.gemm_fma.v1[128x128 packed]", product(131, 133, 203, dtype=f32, ta=ta, tb=tb))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_row(gpu, bad):  # noqa: F811
     """What lies beyond an edge is zero, not what follows in memory."""
-    case = Case("cuda.gemm_fma_64x128_sliced4.v1", padded(70, 68, 36, tb=True))
+    case = Case("cuda.gemm_fma.v1[64x128 sliced4]", padded(70, 68, 36, tb=True))
     operands = operands_for(case, 1)
     operands.arrays[0][3, 5] = bad
     (got,) = launch_case(gpu, case, operands.memory)

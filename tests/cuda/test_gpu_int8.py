@@ -25,7 +25,7 @@ MORE = [
 @pytest.mark.parametrize("variant", sorted(BY_NAME))
 def test_sums_are_exact(gpu, variant):  # noqa: F811
     """Odd, tiny and ragged ones, many tiles of each block, sums of the greatest numbers; twice is the same. Each epilogue of other types."""
-    tb, number = not variant.endswith("_packed"), sorted(BY_NAME).index(variant)
+    tb, number = not variant.endswith(" packed]"), sorted(BY_NAME).index(variant)
     for make, sizes in [*SIZES, *MORE]:
         r = make(*sizes, SIGNS[(number + len(make.__name__)) % len(SIGNS)], tb=tb)
         given = operands_of(r, random.randrange(2**32))

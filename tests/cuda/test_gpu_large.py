@@ -19,12 +19,13 @@ from aicf.types import f16, f32
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 FAMILIES = [
-    "gemm_naive", "gemm_tiled_128x128", "gemm_tiled_64x64_split", "gemm_mma_32x32", "gemm_mma_128x256", "gemv_simt", "gemv_mma",
-    "gemm_wgmma_128x256", "gemm_wgmma_128x128_pingpong", "gemm_wgmma_256x128_cluster2", "gemm_wgmma_64x64", "gemm_wgmma_64x64_cluster_split2",
-    "gemm_wgmma_64x64_split", "gemm_wgmma_64x64_packed", "gemm_wgmma_128x256_stream", "gemm_wgmma_128x128_120_pingpong",
-    "gemm_fma_128x128", "gemm_fma_64x128_sliced4",
+    "gemm_naive", "gemm_tiled[128x128]", "gemm_tiled[64x64 split]", "gemm_mma[32x32]", "gemm_mma[128x256]", "gemv_simt", "gemv_mma",
+    "gemm_wgmma[128x256]", "gemm_wgmma[128x128 pingpong]", "gemm_wgmma[256x128 cluster2]", "gemm_wgmma[64x64]", "gemm_wgmma[64x64 cluster split2]",
+    "gemm_wgmma[64x64 split]", "gemm_wgmma[64x64 packed]", "gemm_wgmma[128x256 stream]", "gemm_wgmma[128x128 120 pingpong]",
+    "gemm_fma[128x128]", "gemm_fma[64x128 sliced4]",
 ]  # fmt: skip
-EVERY = [name for name in (v.split(".")[1] for v in VARIANTS) if "gem" in name]
+BY_NAME = {v.name: v for v in VARIANTS.values()}
+EVERY = [name for name in BY_NAME if "gem" in name]
 # m, n, k, the type, and how many families there are at least that take it
 PROBLEMS = {
     "a": (2**25 + 8, 8, 64, f16, 11), "b": (8, 2**15, 2**16 + 8, f16, 12), "result": (2**16 + 8, 2**15 + 8, 16, f16, 9),
@@ -54,7 +55,7 @@ def test_more_than_two_to_the_31_elements(gpu, what):  # noqa: F811
     memory = torch.empty(m * n + 2 * AROUND, device="cuda", dtype=kind)
     c, taken = memory[AROUND:-AROUND].view(m, n), 0
     for name in EVERY if ALL else FAMILIES:
-        variant = VARIANTS[f"cuda.{name}.v1"]
+        variant = BY_NAME[name]
         if variant.supported(r, gpu.spec) is not None:
             continue
         taken += 1

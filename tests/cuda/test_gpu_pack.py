@@ -30,7 +30,7 @@ from aicf.types import Precision, TensorSpec, bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
 
-SMALL = "cuda.gemm_wgmma_64x64_packed.v1"
+SMALL = "cuda.gemm_wgmma.v1[64x64 packed]"
 BOTH = f16, bf16
 ODD = [
     (257, 131, 129),
@@ -99,7 +99,7 @@ def test_words_and_bytes(gpu, types):  # noqa: F811
 
 
 @pytest.mark.spec("D9", "D10")
-@pytest.mark.parametrize("variant", [v for v in TF32X3S if ".gemm_wgmma_" in v])
+@pytest.mark.parametrize("variant", [v for v in TF32X3S if ".gemm_wgmma." in v])
 def test_operands_split_for_three_products(gpu, variant):  # noqa: F811
     """Of every order, at odd places, of batches; and what follows."""
     attrs = {"dtype": f32, "precision": Precision.tf32x3}
@@ -120,12 +120,12 @@ def test_other_layouts(gpu, r):  # noqa: F811
 @pytest.mark.spec("D9")
 def test_batches_of_many_axes_on_ordinary_cores(gpu):  # noqa: F811
     for dtype in (f32, f16):
-        check(gpu, "cuda.gemm_tiled_64x64_packed.v1", many_axes(dtype), off={**HALVES, f32: 2e-3}[dtype])
+        check(gpu, "cuda.gemm_tiled.v1[64x64 packed]", many_axes(dtype), off={**HALVES, f32: 2e-3}[dtype])
 
 
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize(
-    "variant", ["cuda.gemm_mma_128x128_packed.v1", "cuda.gemm_mma_128x256_deep_packed.v1"]
+    "variant", ["cuda.gemm_mma.v1[128x128 packed]", "cuda.gemm_mma.v1[128x256 deep packed]"]
 )
 def test_fragments_come_from_the_copies(gpu, variant):  # noqa: F811
     for sizes, (ta, tb) in zip(ODD[:3], TRANSPOSES):

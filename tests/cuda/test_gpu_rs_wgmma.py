@@ -64,6 +64,6 @@ def test_parts_of_k(gpu, variant, ta, tb):  # noqa: F811
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("variant", PACKED_IDS)
 def test_one_is_copied_and_one_in_registers(gpu, variant):  # noqa: F811
-    for sizes in LONG if "_split" in variant else SIZES[2:]:
+    for sizes in LONG if " split" in variant else SIZES[2:]:
         check(gpu, variant, rs_product(*sizes, True, False))
     check(gpu, variant, rs_product(1000, 516, 200, True, False, stashed))

@@ -26,6 +26,7 @@ from wgmma_cases import (
     activated,
     backward,
     batches,
+    named,
     other,
     product,
     residual,
@@ -177,7 +178,12 @@ def off(types: tuple[DType, DType, DType]) -> float:
     return HALVES.get(out, 2e-4 if a is f32 else 2e-3)
 
 
-BYTES = [v for v in IDS if "split" not in v and next(t for t in TILINGS if f"_{t}." in v).can_promote]
+BYTES = [
+    v
+    for v in IDS
+    if "split" not in v
+    and next(t for t in TILINGS if v.endswith(named(t).removeprefix("gemm_wgmma"))).can_promote
+]
 
 
 @pytest.mark.sample(12, gpu=True)
@@ -194,19 +200,19 @@ def test_words_and_bytes(gpu, variant, fp8):  # noqa: F811
 @pytest.mark.parametrize("types", OTHERS, ids=str)
 def test_words_and_bytes_in_parts_and_batches(gpu, types):  # noqa: F811
     """Of k; and of rows that are not whole in pairs. An op's own c, bias, and activation."""
-    check(gpu, "cuda.gemm_wgmma_128x128_split.v1", other(130, 136, 4099, types), off(types))
-    check(gpu, "cuda.gemm_wgmma_64x128.v1", other(130, 133, 71, types, stashed), off(types))
+    check(gpu, "cuda.gemm_wgmma.v1[128x128 split]", other(130, 136, 4099, types), off(types))
+    check(gpu, "cuda.gemm_wgmma.v1[64x128]", other(130, 133, 71, types, stashed), off(types))
     a, b, out = types
     p = Product(130, 136, 80, a, batch=(2, 3), trans_b=True, b_dtype=b, out=out, shared="b", heads=True)
     more = {"precision": Precision.tf32} if a is f32 else {}
-    check(gpu, "cuda.gemm_wgmma_64x64.v1", p.then({}, **more), 4 * off(types))
+    check(gpu, "cuda.gemm_wgmma.v1[64x64]", p.then({}, **more), 4 * off(types))
 
 
 @pytest.mark.spec("D10")
 @pytest.mark.parametrize("types", OTHERS, ids=str)
 def test_special_words_and_bytes(gpu, types):  # noqa: F811
     """NaN and infinities, where the type has them, spoil their rows and columns, and nothing else."""
-    case = Case("cuda.gemm_wgmma_128x128.v1", other(300, 136, 200, types))
+    case = Case("cuda.gemm_wgmma.v1[128x128]", other(300, 136, 200, types))
     operands = with_specials(case, operands_for(case))
     (got,), (want,) = launch_case(gpu, case, operands.memory), reference(case, operands.arrays, exact=False)
     np.testing.assert_array_equal(np.isfinite(got.astype(np.float32)), np.isfinite(want.astype(np.float32)))
@@ -266,7 +272,7 @@ def test_what_blocks_that_share_a_tile_take(gpu, variant):  # noqa: F811
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
 def test_functions_of_all_halves(gpu, dtype, act, places):  # noqa: F811
     """Each finite number, by way of a product with one; off by so many of the last places of the result in float64."""
-    case = Case("cuda.gemm_wgmma_64x64.v1", activated(1024, 64, 64, dtype=dtype, act=act, keep=("d",)))
+    case = Case("cuda.gemm_wgmma.v1[64x64]", activated(1024, 64, 64, dtype=dtype, act=act, keep=("d",)))
     x = np.arange(2**16, dtype=np.uint16).view(dtype.numpy).reshape(1024, 64)
     with np.errstate(all="ignore"):
         x = np.where(abs(x.astype(np.float64)) < 3e4, x, 0).astype(dtype.numpy)

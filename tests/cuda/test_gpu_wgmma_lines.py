@@ -15,12 +15,12 @@ from aicf.types import bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
 
-IDS = sorted(v.id for name, v in BY_NAME.items() if name not in SPLITS and "_stream" not in name)
+IDS = sorted(v.id for name, v in BY_NAME.items() if name not in SPLITS and " stream" not in name)
 SIZES = [(130, 50257, 64), (1000, 1001, 200), (200, 129, 72), (61, 17, 520), (1, 4099, 64), (520, 2054, 136)]
 FEW = [
-    "cuda.gemm_wgmma_128x128_pingpong.v1",
-    "cuda.gemm_wgmma_128x256.v1",
-    "cuda.gemm_wgmma_64x64_cluster_split2.v1",
+    "cuda.gemm_wgmma.v1[128x128 pingpong]",
+    "cuda.gemm_wgmma.v1[128x256]",
+    "cuda.gemm_wgmma.v1[64x64 cluster split2]",
 ]
 
 

@@ -23,13 +23,13 @@ from aicf.cuda_kernels.gemm.int8_wgmma import INT8_TILINGS
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
 from aicf.registry.select import select
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import DType, bf16, i8
 
-BY_NAME = {v.name: v for v in vars(int8_wgmma).values() if isinstance(v, KernelVariant)}
-PACKED = {name: v for name, v in BY_NAME.items() if name.endswith("_packed")}
-PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_int8")}
+BY_NAME = {v.name: v for v in variants_in(int8_wgmma)}
+PACKED = {name: v for name, v in BY_NAME.items() if name.endswith(" packed]")}
+PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith(" int8]")}
 NAIVE = "cuda.gemm_naive_int8.v1"
 LITTLE, TWO, PINGPONG, CLUSTER = (
     WgmmaTiling(64, 64, 1, registers=None),
@@ -58,7 +58,7 @@ def test_large_products_are_theirs(make, types):
     """With the scales behind them in one kernel; of b that lies along n, with a copy of it."""
     for tb in (True, False):
         chosen = select(make(4096, 4096, 4096, types, tb=tb), H200, aicf.default_registry()).kernel_id
-        assert "_int8" in chosen and chosen.endswith("_packed.v1") is not tb
+        assert " int8" in chosen and chosen.endswith(" packed]") is not tb
 
 
 def test_integers_are_predicted_to_be_faster_than_halves():

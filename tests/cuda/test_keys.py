@@ -241,7 +241,7 @@ def test_portable_digests_follow_source_closures_and_globals(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "id", ["cuda.gemm_tiled_32x32.v1", "cuda.elementwise_flat.v1", "cuda.reduce_naive.v2"]
+    "id", ["cuda.gemm_tiled.v1[32x32]", "cuda.elementwise_flat.v1", "cuda.reduce_naive.v2"]
 )
 def test_portable_digests_have_nothing_of_this_python_s_own(id, monkeypatch):
     """No bytecode, no list of its library's modules."""

@@ -177,7 +177,7 @@ def check(case: Case) -> None:
 
 
 def case_of(tile: str, r: RegionSpec) -> Case:
-    variant = f"cuda.gemm_mma_{tile}.v1"
+    variant = f"cuda.gemm_mma.v1[{tile}]"
     return Case(variant, r, TF32S.get(variant) or HALVES[r.operands[0].dtype])
 
 
@@ -211,16 +211,16 @@ SMALL = [
     case_of("32x32", of(5, 6, 0)),
     case_of("32x32", of(1, 1, 1)),
     # f32: ldmatrix where k is contiguous, numbers where lines are
-    case_of("tf32_64x64", of(37, 52, 44, dtype=f32)),
-    case_of("tf32_64x64", of(36, 53, 75, dtype=f32, trans_a=True, trans_b=True)),
-    case_of("tf32x3_64x64", of(36, 53, 75, dtype=f32)),
-    case_of("tf32x3_64x64", strided(f32)),
+    case_of("64x64 tf32", of(37, 52, 44, dtype=f32)),
+    case_of("64x64 tf32", of(36, 53, 75, dtype=f32, trans_a=True, trans_b=True)),
+    case_of("64x64 tf32x3", of(36, 53, 75, dtype=f32)),
+    case_of("64x64 tf32x3", strided(f32)),
     # what follows
     case_of("32x32", residual(Product(36, 40, 24, f16))),
     case_of("32x32", own(Product(37, 41, 24, bf16))),
 ]  # fmt: skip
 LARGE = [
-    case_of(v.split(".")[1].removeprefix("gemm_mma_"), of(140, 268, k, dtype=t, trans_a=a, trans_b=b))
+    case_of(VARIANTS[v].config, of(140, 268, k, dtype=t, trans_a=a, trans_b=b))
     for v in (*MMAS, *TF32S) for a, b, k in ((False, False, 104), (True, False, 204), (False, True, 98), (True, True, 40))
     for t in ((f32,) if v in TF32S else (f16, bf16))
 ]  # fmt: skip
@@ -246,7 +246,7 @@ def test_one_of_the_large_tiles_agrees_with_numpy(tile):
 @pytest.mark.sample(1, pool="on the model")
 def test_three_products_are_as_exact_as_f32():
     """Though tensor cores cut off what they sum: of positive numbers, all of it on the same side."""
-    case = case_of("tf32x3_64x64", of(33, 34, 96, dtype=f32))
+    case = case_of("64x64 tf32x3", of(33, 34, 96, dtype=f32))
     operands = operands_for(case, fresh_seed())
     for array in operands.arrays[:2]:
         np.abs(array, out=array)

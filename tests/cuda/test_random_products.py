@@ -22,12 +22,12 @@ from wgmma_cases import H200
 
 from aicf.cpu_kernels import MODULES
 from aicf.device.spec import DeviceSpec, host
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import KernelVariant, variants_in
 from aicf.types import f32
 
 # integers: test_gpu_int8.py and test_int8_wgmma.py
 PRODUCTS = [v for v in VARIANTS if VARIANTS[v].kinds == ("gemm",) and "int8" not in v]
-ON_HOST = {v.id: v for m in MODULES for v in vars(m).values() if isinstance(v, KernelVariant)}
+ON_HOST = {v.id: v for m in MODULES for v in variants_in(m)}
 EACH = -(-1000 // len(PRODUCTS))
 
 
@@ -109,13 +109,13 @@ def run_on_host(variant: str, problem: Problem) -> None:
 @pytest.mark.parametrize("variant", [*ON_HOST, *PRODUCTS])
 def test_references_round_as_kernels_do(variant):
     """Where a kernel may multiply TF32 instead of f32: its own rounding, or none."""
-    name = re.match(r"cuda\.gemm_(wgmma|mma_tf32)_", variant)
+    name = re.match(r"cuda\.gemm_(wgmma\.|mma\..* tf32)", variant)
     if not name or "tf32x3" in variant:
         assert tf32_rounding(variant) is None
         return
     half_way = np.array([1 + 2**-11, 1 + 3 * 2**-11, 1 + 1.1 * 2**-11], np.float32)
     even, away = (np.array(x) * 2.0**-10 + 1 for x in ([0, 2, 1], [1, 2, 1]))
-    np.testing.assert_array_equal(tf32_rounding(variant)(half_way), even if name[1] == "wgmma" else away)
+    np.testing.assert_array_equal(tf32_rounding(variant)(half_way), even if name[1] == "wgmma." else away)
 
 
 @pytest.mark.spec("D5", "D9")

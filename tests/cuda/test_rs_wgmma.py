@@ -25,14 +25,14 @@ from aicf.cuda_kernels.gemm.split_k import KSplit
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_mn, register_operand_place
 from aicf.registry.select import select
-from aicf.registry.variant import KernelVariant, Out
+from aicf.registry.variant import Out, variants_in
 from aicf.rows import RegionSpec
 from aicf.types import Precision, bf16, f32
 
-BY_NAME = {v.name: v for v in vars(rs_wgmma).values() if isinstance(v, KernelVariant)}
-PACKED = {name: v for name, v in BY_NAME.items() if name.endswith("_packed")}
-SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
-PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith("_rs")}
+BY_NAME = {v.name: v for v in variants_in(rs_wgmma)}
+PACKED = {name: v for name, v in BY_NAME.items() if name.endswith(" packed]")}
+SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith(" split]")}
+PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith(" rs]")}
 LITTLE, TWO, PINGPONG = (
     WgmmaTiling(64, 64, 1, registers=None),
     WgmmaTiling(128, 64, 2),
@@ -74,7 +74,7 @@ def test_large_products_take_rs_kernels(ta, tb):
     """One operand of them, where both would have to be copied otherwise."""
     r = rs_product(4096, 4096, 4096, ta, tb)
     chosen = select(r, H200, aicf.default_registry()).kernel_id
-    assert chosen == "cuda.gemm_wgmma_128x256_rs" + "_packed" * (ta > tb) + ".v1"
+    assert chosen == "cuda.gemm_wgmma.v1[128x256 rs" + " packed" * (ta > tb) + "]"
 
 
 def test_tiles_are_of_the_lines_in_registers():

@@ -45,8 +45,8 @@ def best(r) -> str:
 def test_the_score_picks_by_size():
     assert best(region("add", (2**24,), (2**24,))) == "elementwise_vector"
     assert best(region("add", (4, 1), (1, 7))) == "elementwise_strided"
-    assert best(gemm(8192, 8192, 8192)) == "gemm_fma_128x128"
-    assert best(gemm(64, 64, 64)) == "gemm_tiled_32x32"
+    assert best(gemm(8192, 8192, 8192)) == "gemm_fma[128x128]"
+    assert best(gemm(64, 64, 64)) == "gemm_tiled[32x32]"
     assert best(region("reduce_sum", (4096, 4096), axes=(1,))) == "reduce_rows"
     assert best(region("reduce_sum", (4096, 4096), axes=(0,))) == "reduce_column_vectors"
     assert best(region("reduce_sum", (4096, 4095), axes=(0,))) == "reduce_columns"
@@ -114,7 +114,7 @@ def test_optimizer_steps_go_in_vectors(dtype):
     ((36, 52, 28), {"alignment": 4}, "k{0}_n{0}"), ((36, 52, 28), {"alignment": 8}, "k{1}_n{1}"),
 ])  # fmt: skip
 def test_matrices_come_in_runs_of_four_where_they_can(dtype, sizes, more, widths):
-    (launch,) = VARIANTS["cuda.gemm_tiled_64x64.v1"].build(gemm(*sizes, dtype=dtype, **more), H200)
+    (launch,) = VARIANTS["cuda.gemm_tiled.v1[64x64]"].build(gemm(*sizes, dtype=dtype, **more), H200)
     wide = [4 if alignment >= 4 * dtype.itemsize else 1 for alignment in (4, 8)]
     assert launch.body.__name__.startswith(f"gemm_tiled_64x64x16_{widths.format(*wide)}")
 
@@ -133,7 +133,7 @@ def test_matrices_come_in_runs_of_four_where_they_can(dtype, sizes, more, widths
     (region("gemm", desc((8, 8), f16, (12, 1)), desc((8, 8), f16), None, None), None, None),
 ])  # fmt: skip
 def test_tensor_cores_take_any_rows_and_the_widest_tiles_those_of_whole_words(r, condition, reason):
-    small, large = (VARIANTS[f"cuda.gemm_mma_{tile}.v1"].supported(r, H200) for tile in ("64x64", "128x256"))
+    small, large = (VARIANTS[f"cuda.gemm_mma.v1[{tile}]"].supported(r, H200) for tile in ("64x64", "128x256"))
     assert (large and (large.condition, large.reason)) == (condition and (condition, reason))
     assert small == (None if condition == "aligned" else large)
 
@@ -170,7 +170,7 @@ def test_f32_is_rounded_only_as_far_as_it_may_be():
         (Precision.tf32, ("tf32x3", "tf32")),
     ):
         for precision in ("tf32x3", "tf32"):
-            reject = VARIANTS[f"cuda.gemm_mma_{precision}_64x64.v1"].supported(
+            reject = VARIANTS[f"cuda.gemm_mma.v1[64x64 {precision}]"].supported(
                 gemm(40, 56, 24, precision=allowed), H200
             )
             assert (reject is None) == (precision in taken)
@@ -181,7 +181,7 @@ def test_f32_is_rounded_only_as_far_as_it_may_be():
 
 
 def test_shared_memory_that_a_device_lacks():
-    reject = VARIANTS["cuda.gemm_mma_128x256_deep.v1"].supported(
+    reject = VARIANTS["cuda.gemm_mma.v1[128x256 deep]"].supported(
         gemm(64, 64, 64, dtype=f16), preset("rtx4090")
     )
     assert str(reject) == "needs 147584 bytes of shared memory for a block; rtx4090 has 101376"
@@ -190,12 +190,12 @@ def test_shared_memory_that_a_device_lacks():
 @pytest.mark.spec("D10", "B8")
 def test_tensor_cores_where_there_are_some():
     assert best(gemm(8192, 8192, 8192, dtype=f16)).startswith("gemm_wgmma")
-    assert best(gemm(128, 512, 512, dtype=bf16)).startswith(("gemm_mma_32x32", "gemm_wgmma_64x64"))
-    assert best(gemm(8192, 8191, 8192, dtype=f16)).endswith("_packed")
-    assert best(gemm(4096, 4096, 4096)) == "gemm_fma_128x128"
-    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32x3)).endswith("_tf32x3")
-    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).endswith("_rs")
-    reject = VARIANTS["cuda.gemm_mma_64x64.v1"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))
+    assert best(gemm(128, 512, 512, dtype=bf16)).startswith(("gemm_mma[32x32", "gemm_wgmma[64x64"))
+    assert best(gemm(8192, 8191, 8192, dtype=f16)).endswith(" packed]")
+    assert best(gemm(4096, 4096, 4096)) == "gemm_fma[128x128]"
+    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32x3)).endswith(" tf32x3]")
+    assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).endswith(" rs]")
+    reject = VARIANTS["cuda.gemm_mma.v1[64x64]"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))
     assert str(reject) == "needs sm_80 or newer; t4 is sm_75"
 
 
@@ -241,4 +241,6 @@ def test_only_a_split_reduction_needs_a_workspace():
 
 
 def test_ids_are_versioned_and_named_by_device():
-    assert all(re.fullmatch(r"cuda\.\w+\.v\d+", v.id) and v.doc for v in VARIANTS.values())
+    assert all(
+        re.fullmatch(r"cuda\.\w+\.v\d+(\[\d+x\d+( \w+)*\])?", v.id) and v.doc for v in VARIANTS.values()
+    )

@@ -27,6 +27,7 @@ from wgmma_cases import (
     assert_refused,
     backward,
     batches,
+    named,
     other,
     product,
     residual,
@@ -83,7 +84,7 @@ def test_takes_words_and_bytes(types):
     """Of bytes, tilings that have registers for a slice's sums beside their own, and others to multiply meanwhile."""
     r = other(37, 53, 29, types)
     for t in TILINGS:
-        reject = VARIANTS[f"gemm_wgmma_{t}"].supported(r, H200)
+        reject = VARIANTS[named(t)].supported(r, H200)
         assert reject is None if takes(t, types) else "fp8 accumulators are promoted" in str(reject), reject
     assert {str(t) for t in TILINGS if t.can_promote} == {
         "256x128", "256x128_cluster2", "128x192", "128x128", "128x128_cluster2", "128x64", "64x128", "64x64",
@@ -94,7 +95,7 @@ def test_takes_words_and_bytes(types):
 def test_sums_of_parts_are_no_strict_ones():
     for name, variant in VARIANTS.items():
         reject = variant.supported(replace(product(64, 64, 64), strict=True), H200)
-        assert (str(reject) if reject else "").endswith("strict takes one sum") == ("_cluster_split" in name)
+        assert (str(reject) if reject else "").endswith("strict takes one sum") == (" cluster split" in name)
 
 
 def test_needs_hopper_itself():
@@ -359,7 +360,7 @@ def test_the_code_has_the_instructions_that_it_should(t, expected):
 
 def costs(*sizes):
     r = product(*sizes, dtype=bf16, tb=True)
-    return {name.removeprefix("gemm_wgmma_"): v.cost(r, H200).us for name, v in VARIANTS.items()}
+    return {v.config: v.cost(r, H200).us for name, v in VARIANTS.items()}
 
 
 @pytest.mark.spec("D5")
@@ -368,7 +369,7 @@ def costs(*sizes):
 )
 def test_predictions_are_near_what_was_measured(sizes, tflops):
     m, n, k = sizes
-    assert costs(*sizes)["128x256_cluster2"] == pytest.approx(2e-6 * m * n * k / tflops, rel=0.13)
+    assert costs(*sizes)["128x256 cluster2"] == pytest.approx(2e-6 * m * n * k / tflops, rel=0.13)
 
 
 @pytest.mark.spec("D5")
@@ -377,38 +378,38 @@ def test_costs_tell_large_from_small():
         found = costs(*sizes)
         return min(found, key=found.__getitem__)
 
-    assert best(2048, 2048, 2048) == "128x128_pingpong", "half of the results leave before the end"
+    assert best(2048, 2048, 2048) == "128x128 pingpong", "half of the results leave before the end"
     assert best(4096, 4096, 4096) == best(8192, 1024, 8192) == "128x256", "less is moved for each product"
     assert best(3072, 3072, 3072) in ("192x128", "128x192"), (
         "384 tiles for 132 multiprocessors; others need a fourth wave"
     )
-    assert best(1024, 1024, 1024) in ("128x64", "64x128_pingpong"), "128 tiles"
+    assert best(1024, 1024, 1024) in ("128x64", "64x128 pingpong"), "128 tiles"
     assert best(256, 256, 256) == "64x64"
     assert best(512, 512, 512).startswith("64x64")
     for sizes in ((16, 4096, 4096), (128, 4096, 4096)):
-        assert "_cluster_split" in best(*sizes), "tiles for half of the multiprocessors, or fewer"
+        assert "cluster split" in best(*sizes), "tiles for half of the multiprocessors, or fewer"
     assert "pingpong" in best(8192, 8192, 512), "where tiles end often"
     for n in (256, 1024):
         found = costs(n, n, n)
-        assert all(found[name] < found[name + "_cluster2"] for name in found if name + "_cluster2" in found)
+        assert all(found[name] < found[name + " cluster2"] for name in found if name + " cluster2" in found)
     short, long = costs(8192, 8192, 512), costs(8192, 8192, 8192)
-    assert short["128x128"] / short["128x128_pingpong"] > 1.1
-    assert 1 < long["128x128"] / long["128x128_pingpong"] < 1.02
+    assert short["128x128"] / short["128x128 pingpong"] > 1.1
+    assert 1 < long["128x128"] / long["128x128 pingpong"] < 1.02
 
 
 @pytest.mark.spec("D5")
 def test_a_batch_costs_its_tiles():
     """As many of them as one product of that many rows has, and about as much."""
-    t = VARIANTS["gemm_wgmma_128x128"]
+    t = VARIANTS["gemm_wgmma[128x128]"]
     one, many = product(3072, 1024, 512), batches(1024, 1024, 512)["alone"]
     assert t.cost(many, H200).us == pytest.approx(t.cost(one, H200).us, rel=0.1)
 
 
 @pytest.mark.spec("B8")
 def test_a_prediction_is_told_by_its_causes():
-    terms = VARIANTS["gemm_wgmma_128x256_cluster2"].cost(product(3072, 3072, 3072), H200).terms
+    terms = VARIANTS["gemm_wgmma[128x256 cluster2]"].cost(product(3072, 3072, 3072), H200).terms
     assert list(terms) == ["launch", "latency", "compute", "wave tail", "epilogue"]
-    edges = VARIANTS["gemm_wgmma_128x256_cluster2"].cost(product(3000, 3072, 3072), H200).terms
+    edges = VARIANTS["gemm_wgmma[128x256 cluster2]"].cost(product(3000, 3072, 3072), H200).terms
     assert edges["tile padding"] > 0
 
 
@@ -421,5 +422,5 @@ def test_beside_the_others_a_tiling_is_chosen_where_it_can_be_and_the_reason_tol
         assert "gemm_wgmma" in select(r, H200, kernels).kernel_id
     ragged = select(product(4097, 4095, 4095), H200, kernels)
     told = {r.variant.name: r.reject.reason for r in ragged.rejected}
-    assert ragged.kernel_id.endswith("_packed.v1") and all("16 bytes" in told[name] for name in VARIANTS)
+    assert ragged.kernel_id.endswith(" packed]") and all("16 bytes" in told[name] for name in VARIANTS)
     assert "gemm_wgmma" not in select(product(4096, 4096, 4096), preset("a100"), kernels).kernel_id

@@ -62,7 +62,7 @@ def run_with_sums(t: WgmmaTiling, r: RegionSpec, seed: int = 0, machine: type[Ma
     written = np.full(lines * n, np.nan, np.float32)
     machine(seed).launch(launch, [a.ravel() for a in arrays], [*outs, written], t.cluster)
     outs[-1] = written.reshape(lines, n).sum(0).astype(r.results[-1].dtype.numpy)
-    assert VARIANTS["gemm_wgmma_64x64"].query_workspace(r, H200) == -(-m // 64) * WARPS * n * 4
+    assert VARIANTS["gemm_wgmma[64x64]"].query_workspace(r, H200) == -(-m // 64) * WARPS * n * 4
     got = [x.reshape(d.shape) for x, d in zip(outs, r.results)]
     assert_close(Case("", r, tolerance=HALVES[r.operands[0].dtype]), got, reference(Case("", r), arrays))
 

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 from machines.hopper_model import Machine
 from test_wgmma import assert_clean
-from wgmma_cases import ALL, BY_NAME, H200, SPLITS, TRANSPOSES, VARIANTS, assert_refused, product, residual
+from wgmma_cases import (
+    ALL,
+    BY_NAME,
+    H200,
+    SPLITS,
+    TRANSPOSES,
+    VARIANTS,
+    assert_refused,
+    named,
+    product,
+    residual,
+)
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import split_k as gemm_split
@@ -36,7 +47,7 @@ def test_refuses_with_the_value_seen(r, reason):
 def test_the_workspace_holds_every_part_and_the_grid_their_tiles():
     r = residual(200, 304, 8192)
     for t in SPLIT:
-        variant, (_, split) = SPLITS[f"gemm_wgmma_{t}_split"], wgmma_cost.best_split(t, r, H200)
+        variant, (_, split) = SPLITS[named(t, "split")], wgmma_cost.best_split(t, r, H200)
         first, second = variant.build(r, H200)
         assert split.number > 1 and variant.query_workspace(r, H200) == 4 * split.number * 200 * 304
         assert second.args[1].value == split.number

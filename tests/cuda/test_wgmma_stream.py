@@ -29,6 +29,7 @@ from wgmma_cases import (
     backward,
     batches,
     divided_batches,
+    named,
     other,
     product,
     residual,
@@ -230,7 +231,7 @@ def test_heads_with_two_operands_of_the_map_are_not_for_tiles_that_are_divided_a
         if (reject := v.supported(r, H200))
     }
     assert found == {
-        (name, "gemm_wgmma_128x256_stream"): "registers"
+        (name, "gemm_wgmma[128x256 stream]"): "registers"
         for name in ("heads", "heads, rows", "heads of one b")
     }
 
@@ -259,10 +260,7 @@ FORMS = {
        for dtype in HALVES for name, r in divided_batches(1160, 1544, 1000, dtype).items()},
 }  # fmt: skip
 CODE = [
-    (t, form)
-    for t in STREAM
-    for form, r in FORMS.items()
-    if STREAMS[f"gemm_wgmma_{t}"].supported(r, H200) is None
+    (t, form) for t in STREAM for form, r in FORMS.items() if STREAMS[named(t)].supported(r, H200) is None
 ]
 EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in STREAM]
 

@@ -10,21 +10,26 @@ from kernel_cases import ALL, desc, fused  # noqa: F401  (ALL is looked for here
 from aicf.cuda_kernels.gemm import packed as gemm_packed
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.device.spec import preset
-from aicf.registry.variant import KernelVariant
+from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, Precision, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 
 H200 = preset("h200")
-BY_NAME = {v.name: v for v in vars(gemm_wgmma).values() if isinstance(v, KernelVariant)}
-SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith("_split")}
-MIXED_WIDTHS = {
-    f"gemm_wgmma_{t}": BY_NAME[f"gemm_wgmma_{t}"] for t in gemm_wgmma.MIXED_WIDTHS
-}  # for many columns
-STREAMS = {name: v for name, v in BY_NAME.items() if name.endswith("_stream")}
+
+
+def named(tiling, *words):
+    """A config's variant: `gemm_wgmma[128x128 pingpong packed]`."""
+    return f"gemm_wgmma[{' '.join([str(tiling).replace('_', ' '), *words])}]"
+
+
+BY_NAME = {v.name: v for v in variants_in(gemm_wgmma)}
+SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith(" split]")}
+MIXED_WIDTHS = {named(t): BY_NAME[named(t)] for t in gemm_wgmma.MIXED_WIDTHS}  # for many columns
+STREAMS = {name: v for name, v in BY_NAME.items() if name.endswith(" stream]")}
 VARIANTS = {name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *MIXED_WIDTHS, *STREAMS}}
-PACKED = {f"gemm_wgmma_{t}_packed": vars(gemm_packed)[f"gemm_wgmma_{t}_packed"] for t in gemm_packed.TILINGS}
+PACKED = {v.name: v for v in gemm_packed.VARIANTS if v.kernel == "cuda.gemm_wgmma.v1"}
 CLUSTER_SPLIT = {
-    name: v for name, v in VARIANTS.items() if "_cluster_split" in name
+    name: v for name, v in VARIANTS.items() if " cluster split" in name
 }  # whose blocks share tiles
 TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))

@@ -113,7 +113,7 @@ def test_layout_decides_and_the_reason_is_told(torch):
         assert why is None or why in " ".join(str(selection).split())  # lines are broken anywhere
         assert torch.equal(y, x[shift : shift + n].relu())
     strided = aicf.op_call("relu", [x[: n - 1].view(2048, 2048).t()], [y[: n - 1].view(2048, 2048)])
-    assert strided.kernel_id == "cuda.elementwise_strided.v1"
+    assert strided.kernel_id == "cuda.elementwise_transposed.v1"
     assert torch.equal(y[: n - 1].view(2048, 2048), x[: n - 1].view(2048, 2048).t().relu())
 
 

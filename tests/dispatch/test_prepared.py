@@ -77,7 +77,7 @@ def test_tensors_whose_strides_no_kernel_takes_are_staged(recording):
     assert [s.region.signature for s in made.starts] == ["copy", "gemm", "copy"]
     text = str(made.selection)
     assert "a f32[6x5] strides (16, 2) in a dense copy" in text
-    assert "cuda.gemm_fma_128x128.v1: result 0 is f32[6x4] strides (8, 2), needs row-major" in text
+    assert "cuda.gemm_fma.v1[128x128]: result 0 is f32[6x4] strides (8, 2), needs row-major" in text
     assert made.selection.to_json()["staged"]
     memory, pointers = np.zeros(SIZE, np.uint8), [4096, 8192, 16384]
     rng = np.random.default_rng(2)

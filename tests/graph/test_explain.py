@@ -255,7 +255,7 @@ def test_it_renders_itself_in_colour_and_as_html():
     console = Console(file=io.StringIO(), force_terminal=True, width=118, record=True)
     console.print(story("h200", "infer"))
     assert "\x1b[" in console.file.getvalue()
-    assert "gemm_tiled_32x32" in console.export_html()
+    assert "gemm_tiled[32x32]" in console.export_html()
     assert "\x1b[" not in str(story("h200", "infer"))
 
 

@@ -165,7 +165,7 @@ def test_the_commands(capsys, monkeypatch):
     assert main([*base, "--without", "gemm_tiled*", "--without", "gemv_*"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "h200 against without gemm_tiled*, gemv_*" in out and "times as long" in out
-    assert "cuda.gemm_tiled_32x32.v1: there is no such kernel on this side" in out
+    assert "cuda.gemm_tiled.v1[32x32]: there is no such kernel on this side" in out
     assert main([*base, "--batch", "1,8", "--json"]) == 0
     assert [p["size"] for p in json.loads(capsys.readouterr().out)["points"]] == [1, 8]
     assert main([*base, "--batch", "1,8", "--want", "gemv_simt"]) == 2

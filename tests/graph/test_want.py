@@ -54,7 +54,7 @@ def fake(wanted, region, *others, device="cpu", required=frozenset()):
 @pytest.mark.spec("F5")
 def test_padding_k_gets_the_kernel_that_is_named():
     """Rows of 100 halves are no multiples of 16 bytes: 104 are the next."""
-    wanted = "gemm_wgmma_64x64"
+    wanted = "gemm_wgmma[64x64]"
     said, explanation = told(linear(k=100, dtype=bf16), wanted)
     assert said.reject.condition == "rows" and "multiples of 16 bytes" in said.reject.reason
     (way,) = [w for w in said.to_take if w.changes[0].subject == "extent k"]
@@ -71,18 +71,18 @@ def test_padding_k_gets_the_kernel_that_is_named():
     ("subject", "how"), [("precision", {"precision": "tf32"}), ("type", {"policy": "bf16"})]
 )
 def test_what_compile_is_told_to_say_gets_a_kernel_of_the_family(subject, how):
-    said, _ = told(linear(), "gemm_wgmma_*x*")
+    said, _ = told(linear(), "gemm_wgmma[*x*")
     ways = {w.changes[0].subject: w for w in (*said.to_take, *said.to_choose) if len(w.changes) == 1}
     ((argument, value),) = how.items()
     assert ways[subject].changes[0].how in (f'{argument}="{value}"', f'{argument}="{value}x3"')
     chosen = {r.kernel_id for r in aicf.explain_for(linear(), "h200", **how).regions}
-    assert any(id.startswith("cuda.gemm_wgmma_") for id in chosen)
+    assert any(id.startswith("cuda.gemm_wgmma.") for id in chosen)
 
 
 @pytest.mark.spec("F5")
 def test_the_size_at_which_it_wins_is_the_nearest():
     """Chosen from that batch on, and not of one row less."""
-    wanted = "cuda.gemm_tiled_64x64.v1"
+    wanted = "cuda.gemm_tiled.v1[64x64]"
     said, _ = told(linear(64, 64, 256), wanted)
     assert said.candidate.variant.id == wanted and not said.chosen
     (way,) = [w for w in said.to_choose if w.changes[0].subject == "extent m"]
@@ -96,16 +96,16 @@ def test_the_size_at_which_it_wins_is_the_nearest():
 
 @pytest.mark.spec("F5")
 def test_another_device_is_one_that_has_it():
-    said, _ = told(linear(dtype=bf16), "gemm_wgmma_128x128", device="a100")
+    said, _ = told(linear(dtype=bf16), "gemm_wgmma[128x128]", device="a100")
     (way,) = said.to_take
     assert said.reject.condition == "needs" and way.changes[0].how.startswith("--device ")
     there = aicf.explain_for(linear(dtype=bf16), way.selection.device).regions[0].selection
-    assert "gemm_wgmma_128x128" in {c.variant.name for c in there.ranked}
+    assert "gemm_wgmma[128x128]" in {c.variant.name for c in there.ranked}
 
 
 @pytest.mark.spec("F5")
 def test_a_kernel_of_another_kind_of_device_is_asked_there():
-    said, _ = told(linear(dtype=bf16), "gemm_wgmma_128x128", device="cpu")
+    said, _ = told(linear(dtype=bf16), "gemm_wgmma[128x128]", device="cpu")
     assert said.reject.reason == "runs on cuda, not on cpu"
     assert {w.selection.device.target for w in said.to_take} == {"sm_90a"}
 
@@ -232,27 +232,27 @@ def test_every_change_is_typed_as_its_ops_say():
 
 def test_names_patterns_and_what_is_close():
     registry = aicf.default_registry()
-    assert [v.id for v in matching(registry, "gemm_wgmma_128x128")] == ["cuda.gemm_wgmma_128x128.v1"]
-    assert matching(registry, "cuda.gemm_wgmma_128x128.v1") == matching(registry, "gemm_wgmma_128x128")
+    assert [v.id for v in matching(registry, "gemm_wgmma[128x128]")] == ["cuda.gemm_wgmma.v1[128x128]"]
+    assert matching(registry, "cuda.gemm_wgmma.v1[128x128]") == matching(registry, "gemm_wgmma[128x128]")
     family = matching(registry, "gemm_wgmma*")
     assert len(family) > 10 and all(v.name.startswith("gemm_wgmma") for v in family)
-    with pytest.raises(MissingKernelError, match=r"gemm_wgmma_128x128\b"):
+    with pytest.raises(MissingKernelError, match=r"gemm_wgmma\[128x128\]"):
         matching(registry, "gemm_wgma_128x128")
     with pytest.raises(MissingKernelError, match=r"next: '\*wgmma\*'"):
         matching(registry, "wgma")
     left = lacking(registry, ["gemm_wgmma*"])
-    assert len(left) == len(registry) - len(family) and "cuda.gemm_wgmma_128x128.v1" not in left
+    assert len(left) == len(registry) - len(family) and "cuda.gemm_wgmma.v1[128x128]" not in left
 
 
 @pytest.mark.spec("F5")
 def test_it_reads_well_and_is_data():
-    wanted = aicf.explain_for(linear(64, 64, 256), "h200").want("gemm_tiled_64x64")
+    wanted = aicf.explain_for(linear(64, 64, 256), "h200").want("gemm_tiled[64x64]")
     text = str(wanted)
-    assert text.startswith("gemm_tiled_64x64 on h200 · chosen in 0 of 1 region that it could begin")
+    assert text.startswith("gemm_tiled[64x64] on h200 · chosen in 0 of 1 region that it could begin")
     for label in ("chosen", "lost", "chosen if"):
         assert re.search(rf"^  {label}  ", text, re.MULTILINE)
     data = json.loads(json.dumps(wanted.to_json()))
-    assert data["regions"][0]["to_choose"][0]["kernel"] == "cuda.gemm_tiled_64x64.v1"
+    assert data["regions"][0]["to_choose"][0]["kernel"] == "cuda.gemm_tiled.v1[64x64]"
     assert data["regions"][0]["to_choose"][0]["us"] < data["regions"][0]["wanted_us"] * 10
 
 

@@ -13,6 +13,7 @@ from aicf.errors import NoKernelError
 from aicf.graph.composed import planned
 from aicf.ops.schema import ELEMENTWISE, LINEAR, MAP, VIEW, OpSchema, schemas
 from aicf.registry.select import select
+from aicf.registry.variant import by_kernel
 from aicf.rows import RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec
 
@@ -128,7 +129,10 @@ def _gradient(schema: OpSchema) -> str:
 
 def _kernels(schema: OpSchema) -> list[str]:
     variants = default_registry().variants(schema.kind)
-    rows = [(v.device, f":ref:`{v.id} <kernel-{v.id}>`", inline(_first_sentence(v.doc))) for v in variants]
+    rows = [
+        (v.device, f":ref:`{id} <kernel-{id}>`", inline(_first_sentence(v.doc)))
+        for id, (v, *_) in by_kernel(variants).items()
+    ]
     lines = [*title("Kernels that may begin with it", "-")]
     lines += table(("device", "kernel", "how it works"), *rows)
     if schema.instead_fn:

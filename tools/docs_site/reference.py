@@ -14,6 +14,7 @@ import aicf
 from aicf import cli, config
 from aicf.device.spec import PRESETS
 from aicf.dispatch import default_registry
+from aicf.registry.variant import by_kernel
 from aicf.types import DType
 
 from .house_style import inline, to_rst
@@ -332,7 +333,7 @@ def _settings() -> str:
 
 
 def _kernels() -> str:
-    lines = [*title("Kernels"), "Every variant, with what it says of itself. A number behind the last dot rises when results may differ in a bit. "
+    lines = [*title("Kernels"), "Every kernel, with what it says of itself, and its configs. A number behind the last dot rises when results may differ in a bit. "
              "``aicf explain`` shows which one a model gets, and why no other.", ""]  # fmt: skip
     presets = [(f"``{d.name}``", d.target, str(d.sms), f"{d.bandwidth:g}", f"{d.tflops['f32']:g}", f"{d.tflops.get('f16', 0):g}")
                for d in PRESETS.values()]  # fmt: skip
@@ -340,13 +341,14 @@ def _kernels() -> str:
               *table(("name", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "TFLOP/s f16"), *presets)]  # fmt: skip
     for device in ("cuda", "cpu"):
         lines += title({"cuda": "CUDA kernels", "cpu": "Kernels of the host"}[device], "-")
-        for v in (v for v in default_registry() if v.device == device):
+        for id, (v, *more) in by_kernel(v for v in default_registry() if v.device == device).items():
             facts = [("begins with", ", ".join(f"``{k}``" for k in v.kinds)), ("takes", ", ".join(f"``{t}``" for t in v.takes)),
-                     ("needs", ", ".join(f"``{n}``" for n in v.needs)), ("from", "" if v.origin == "aicf" else v.origin)]  # fmt: skip
+                     ("needs", ", ".join(f"``{n}``" for n in v.needs)), ("from", "" if v.origin == "aicf" else v.origin),
+                     ("configs", ", ".join(f"``{c.config}``" for c in (v, *more)) if v.config else "")]  # fmt: skip
             lines += [
-                f".. _kernel-{v.id}:",
+                f".. _kernel-{id}:",
                 "",
-                *title(v.id, "~"),
+                *title(id, "~"),
                 *to_rst(v.doc),
                 *(f":{k}: {t}" for k, t in facts if t),
                 "",

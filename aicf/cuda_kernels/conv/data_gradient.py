@@ -47,10 +47,14 @@ def _checks(region: RegionSpec) -> Checks:
 
 
 def _data_gradient(tiling: WgmmaTiling) -> KernelVariant:
-    name = f"cuda.data_gradient_wgmma_{tiling}.v1"
 
     @variant(
-        "convolution_data_gradient_channels_last", id=name, takes=TAKES, needs=("sm_90a",), family=family
+        "convolution_data_gradient_channels_last",
+        id="cuda.data_gradient_wgmma.v1",
+        config=(tiling,),
+        takes=TAKES,
+        needs=("sm_90a",),
+        family=family,
     )
     class DataGradientWgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, {tiling.m} elements of x x {tiling.n} channels at a time.
@@ -119,5 +123,4 @@ NAMES = (
     "64x64",
 )
 OF_DATA = tuple(t for t in TILINGS if str(t) in NAMES)
-# Names of this module are what a registry takes.
-globals().update({f"data_gradient_wgmma_{tiling}": _data_gradient(tiling) for tiling in OF_DATA})
+VARIANTS = tuple(map(_data_gradient, OF_DATA))

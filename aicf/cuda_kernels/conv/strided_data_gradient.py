@@ -178,9 +178,14 @@ def _cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
 
 
 def _strided(tiling: WgmmaTiling) -> KernelVariant:
-    name = f"cuda.data_gradient_strided_wgmma_{tiling}.v1"
 
-    @variant("convolution_data_gradient_channels_last", id=name, needs=("sm_90a",), family=family)
+    @variant(
+        "convolution_data_gradient_channels_last",
+        id="cuda.data_gradient_strided_wgmma.v1",
+        config=(tiling,),
+        needs=("sm_90a",),
+        family=family,
+    )
     class StridedDataGradientWgmma:
         __doc__ = f"""A launch for each phase of the strides, of persistent blocks of {tiling.consumers} consumer warpgroups and a producer: {tiling.m} elements of x x {tiling.n} channels at a time.
 
@@ -249,5 +254,4 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: Devic
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or near it.
 NAMES = "128x256", "128x192", "128x128", "128x128_pingpong", "128x64"
 OF_STRIDES = tuple(t for t in TILINGS if str(t) in NAMES)
-# Names of this module are what a registry takes.
-globals().update({f"data_gradient_strided_wgmma_{tiling}": _strided(tiling) for tiling in OF_STRIDES})
+VARIANTS = tuple(map(_strided, OF_STRIDES))

@@ -118,9 +118,14 @@ def _operand_bytes(region: RegionSpec) -> int:
 
 
 def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
-    name = f"cuda.weight_gradient_wgmma_{tiling}.v1"
 
-    @variant("convolution_weight_gradient_channels_last", id=name, needs=("sm_90a",), family=family)
+    @variant(
+        "convolution_weight_gradient_channels_last",
+        id="cuda.weight_gradient_wgmma.v1",
+        config=(tiling,),
+        needs=("sm_90a",),
+        family=family,
+    )
     class WeightGradientWgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, {tiling.m} channels of y x {tiling.n} columns at a time: channels of x at places of
         the kernel. Then the sum of the splits, in order.
@@ -186,5 +191,4 @@ NAMES = (
     "128x64",
 )
 OF_WEIGHTS = tuple(t for t in TILINGS if str(t) in NAMES)
-# Names of this module are what a registry takes.
-globals().update({f"weight_gradient_wgmma_{tiling}": _weight_gradient(tiling) for tiling in OF_WEIGHTS})
+VARIANTS = tuple(map(_weight_gradient, OF_WEIGHTS))

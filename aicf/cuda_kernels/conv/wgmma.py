@@ -98,9 +98,15 @@ def padded_k(region: RegionSpec) -> int:
 
 
 def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
-    name = f"cuda.convolution_wgmma_{tiling}.v1"
 
-    @variant("convolution_channels_last", id=name, takes=TAKES, needs=("sm_90a",), family=family)
+    @variant(
+        "convolution_channels_last",
+        id="cuda.convolution_wgmma.v1",
+        config=(tiling,),
+        takes=TAKES,
+        needs=("sm_90a",),
+        family=family,
+    )
     class ConvolutionWgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, {tiling.m} windows x {tiling.n} channels of results at a time.
 
@@ -185,6 +191,5 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Laun
     return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(boxes), 1)
 
 
-# Names of this module are what a registry takes.
 WHOLE = tuple(t for t in TILINGS if t.together == 1)
-globals().update({f"convolution_wgmma_{tiling}": _wgmma(tiling) for tiling in WHOLE})
+VARIANTS = tuple(map(_wgmma, WHOLE))

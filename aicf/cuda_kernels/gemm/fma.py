@@ -74,7 +74,7 @@ def _fma(tiling: FmaTiling) -> KernelVariant:
     m, warp_groups = tiling.m, tiling.warp_groups
 
     @variant(
-        "gemm", id=f"cuda.gemm_fma_{tiling}.v1", takes=gemm.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
+        "gemm", id="cuda.gemm_fma.v1", config=(tiling,), takes=gemm.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
     )  # fmt: skip
     class Fma:
         __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep K-tiles loaded by TMA.
@@ -109,7 +109,7 @@ def _split(tiling: FmaTiling) -> KernelVariant:
         return _launch(tiling, region, split)
 
     return gemm_split.split_tile(
-        f"gemm_fma_{tiling}", tiling, first, needs=("sm_90a",), shared=tiling.shared, family=family
+        "gemm_fma", (tiling,), tiling, first, needs=("sm_90a",), shared=tiling.shared, family=family
     )
 
 
@@ -137,5 +137,4 @@ SQUARE = FmaTiling(128, 128, 32, 0.77, 2)
 SHARED_K = FmaTiling(64, 128, 16, 0.72, 1, raws=2, warp_groups=4)
 SMALL = FmaTiling(64, 64, 16, 0.58, 2, warp_groups=4)
 TILINGS = SQUARE, SHARED_K, SMALL
-gemm_fma_128x128, gemm_fma_128x128_split = _fma(SQUARE), _split(SQUARE)
-gemm_fma_64x128_sliced4, gemm_fma_64x64_sliced4 = _fma(SHARED_K), _fma(SMALL)
+VARIANTS = *map(_fma, TILINGS), _split(SQUARE)

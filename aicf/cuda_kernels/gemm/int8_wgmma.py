@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost
-from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant
+from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, of, variant
 from ...rows import RegionSpec
 from ...types import BASIC, i8, u8
 from . import packed as gemm_packed
@@ -22,7 +22,7 @@ from .wgmma_tiling import TILINGS, WgmmaTiling
 TYPES = BASIC | {i8, u8}
 INT8_TILINGS = tuple(t for t in TILINGS if t.cluster_split == 1)
 # Those of which an operand may be copied first.
-PACKED = "128x256", "128x128_pingpong", "64x128_pingpong", "64x64"
+PACKED = "128x256", "128x128 pingpong", "64x128 pingpong", "64x64"
 
 
 @lru_cache(maxsize=256)
@@ -42,11 +42,12 @@ def _checks(region: RegionSpec) -> Checks:
 
 def _int8(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
-    name = f"cuda.gemm_wgmma_{tiling}_int8.v1"
 
-    @variant("gemm", id=name, takes=gemm.TAKES, needs=("sm_90a",), dtypes=TYPES, family=family)
+    @variant(
+        "gemm", id="cuda.gemm_wgmma.v1", config=(tiling, "int8"), takes=gemm.TAKES, needs=("sm_90a",), dtypes=TYPES, family=family
+    )  # fmt: skip
     class Int8:
-        __doc__ = f"""As gemm_wgmma_{tiling}, of i8 and u8: sums are i32, and what scales them is in its epilogue.
+        __doc__ = f"""As the config without `int8`, of i8 and u8: sums are i32, and what scales them is in its epilogue.
 
         Parallel over tiles. TMA brings K-tiles of 128 of k, wgmma multiplies them out of shared memory. 2MNK operations, edges padded to
         whole tiles. Bytes: both operands once per tile that uses them{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores, at twice the rate of halves;
@@ -87,13 +88,10 @@ def packed_family(region: RegionSpec) -> Reject | None:
 
 def _packed(plain: KernelVariant) -> KernelVariant:
     return gemm_packed.copying(
-        plain, f"cuda.{plain.name}_packed.v1", packed, packed_family, "that are first copied to rows of k that begin at multiples of 16 bytes",
+        plain, (plain.config, "packed"), packed, packed_family, "that are first copied to rows of k that begin at multiples of 16 bytes",
         "each such operand once more, read and written",
     )  # fmt: skip
 
 
-# Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}_int8": _int8(tiling) for tiling in INT8_TILINGS})
-globals().update(
-    {f"gemm_wgmma_{name}_int8_packed": _packed(globals()[f"gemm_wgmma_{name}_int8"]) for name in PACKED}
-)
+PLAIN = tuple(map(_int8, INT8_TILINGS))
+VARIANTS = *PLAIN, *(_packed(of(f"{config} int8", PLAIN)) for config in PACKED)

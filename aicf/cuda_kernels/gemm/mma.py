@@ -150,12 +150,12 @@ FAMILIES = {
 
 
 def _mma(
-    tiling: MmaTiling, efficiency: float, precision: Precision = Precision.exact, suffix: str = ""
+    tiling: MmaTiling, efficiency: float, precision: Precision = Precision.exact, *words: str
 ) -> KernelVariant:
     """A tiling as a variant: of half types if it is exact, else of f32. `efficiency`: of what mma.sync reaches, with the chip
     full; of halves and 3xTF32 measured on an H200, of TF32 scaled like those."""
     m, n, halves = tiling.m, tiling.n, precision is Precision.exact
-    name = ("" if halves else f"{precision.name}_") + f"{m}x{n}{suffix}"
+    words = (precision.name,) * (not halves) + words
     if precision is Precision.tf32x3:
         efficiency /= 3  # as many products
     how = {
@@ -167,7 +167,8 @@ def _mma(
 
     @variant(
         "gemm",
-        id=f"cuda.gemm_mma_{name}.v1",
+        id="cuda.gemm_mma.v1",
+        config=(f"{m}x{n}", *words),
         takes=gemm.TAKES_SUMS,
         needs=("sm_80",),
         shared=shared,
@@ -209,18 +210,18 @@ def _launch(tiling: MmaTiling, precision: Precision, region: RegionSpec) -> Laun
     return Launch(body, grid, (tiling.threads,), gemm.arguments(region, tiling.m), shared)
 
 
-gemm_mma_32x32 = _mma(MmaTiling(32, 32, 2, 2, 64, 4, 4), 0.2)
-gemm_mma_64x64 = _mma(MmaTiling(64, 64, 2, 2, 32, 4, 4), 0.37)
-gemm_mma_64x128 = _mma(MmaTiling(64, 128, 2, 2, 32, 4, 3), 0.46)
-gemm_mma_128x64 = _mma(MmaTiling(128, 64, 2, 2, 32, 4, 3), 0.46)
-gemm_mma_128x128 = _mma(MmaTiling(128, 128, 2, 2, 32, 3, 2), 0.62)
-gemm_mma_128x256 = _mma(MmaTiling(128, 256, 2, 4, 32, 4, 1), 0.77)
-gemm_mma_256x128 = _mma(MmaTiling(256, 128, 4, 2, 32, 4, 1), 0.77)
-gemm_mma_128x256_deep = _mma(MmaTiling(128, 256, 2, 4, 64, 3, 1), 0.82, suffix="_deep")
-
-gemm_mma_tf32_64x64 = _mma(MmaTiling(64, 64, 2, 2, 32, 3, 4), 0.37, Precision.tf32)
-gemm_mma_tf32_128x128 = _mma(MmaTiling(128, 128, 2, 2, 16, 3, 2), 0.62, Precision.tf32)
-gemm_mma_tf32_128x256 = _mma(MmaTiling(128, 256, 2, 4, 16, 4, 1), 0.77, Precision.tf32)
-
-gemm_mma_tf32x3_64x64 = _mma(MmaTiling(64, 64, 2, 2, 32, 3, 3), 0.61, Precision.tf32x3)
-gemm_mma_tf32x3_128x128 = _mma(MmaTiling(128, 128, 2, 4, 32, 3, 1), 0.715, Precision.tf32x3)
+VARIANTS = (
+    _mma(MmaTiling(32, 32, 2, 2, 64, 4, 4), 0.2),
+    _mma(MmaTiling(64, 64, 2, 2, 32, 4, 4), 0.37),
+    _mma(MmaTiling(64, 128, 2, 2, 32, 4, 3), 0.46),
+    _mma(MmaTiling(128, 64, 2, 2, 32, 4, 3), 0.46),
+    _mma(MmaTiling(128, 128, 2, 2, 32, 3, 2), 0.62),
+    _mma(MmaTiling(128, 256, 2, 4, 32, 4, 1), 0.77),
+    _mma(MmaTiling(256, 128, 4, 2, 32, 4, 1), 0.77),
+    _mma(MmaTiling(128, 256, 2, 4, 64, 3, 1), 0.82, Precision.exact, "deep"),
+    _mma(MmaTiling(64, 64, 2, 2, 32, 3, 4), 0.37, Precision.tf32),
+    _mma(MmaTiling(128, 128, 2, 2, 16, 3, 2), 0.62, Precision.tf32),
+    _mma(MmaTiling(128, 256, 2, 4, 16, 4, 1), 0.77, Precision.tf32),
+    _mma(MmaTiling(64, 64, 2, 2, 32, 3, 3), 0.61, Precision.tf32x3),
+    _mma(MmaTiling(128, 128, 2, 4, 32, 3, 1), 0.715, Precision.tf32x3),
+)

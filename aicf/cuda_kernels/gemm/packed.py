@@ -23,6 +23,7 @@ from ...registry.variant import (
     TensorMap,
     Work,
     cdiv,
+    of,
     variant,
 )
 from ...rows import RegionOp, RegionSpec
@@ -38,7 +39,7 @@ from . import wgmma as gemm_wgmma
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
 MENDED = frozenset({"aligned", "rows", "batch", "axes of the batch"})  # conditions that copies may meet
-TILINGS = "192x128", "128x256", "128x128_pingpong", "64x128_pingpong", "64x64", "128x128_split"
+TILINGS = "192x128", "128x256", "128x128 pingpong", "64x128 pingpong", "64x64", "128x128 split"
 
 
 @dataclass(frozen=True)
@@ -139,13 +140,13 @@ def places(made: Packed, start: int) -> list[int]:
 def _packed(plain: KernelVariant) -> KernelVariant:
     """A variant that copies what `plain` can't read."""
     return copying(
-        plain, f"cuda.{plain.name}_packed.v1", packed, family(plain), "that are first copied to rows that begin at multiples of 16 bytes",
+        plain, (plain.config, "packed"), packed, family(plain), "that are first copied to rows that begin at multiples of 16 bytes",
         "each such operand once more, read and written",
     )  # fmt: skip
 
 
 def copying(
-    plain: KernelVariant, id: str, copied: Callable[[RegionSpec], Packed | Reject],
+    plain: KernelVariant, config: tuple[object, ...], copied: Callable[[RegionSpec], Packed | Reject],
     family: Callable[[RegionSpec], Reject | None], what: str, nbytes: str,
 ) -> KernelVariant:  # fmt: skip
     """A variant that makes the copies that `copied` says, and hands the product of these to `plain`.
@@ -161,7 +162,8 @@ def copying(
 
     @variant(
         "gemm",
-        id=id,
+        id=plain.kernel,
+        config=config,
         takes=plain.takes,
         needs=plain.needs,
         shared=plain.shared,
@@ -211,9 +213,14 @@ def _reading(launch: Launch, copied: dict[In, Work]) -> Launch:
     return replace(launch, args=of(launch.args))
 
 
-# Names of this module are what a registry takes. The tiled kernel reads any layout as it is, but for batches of many axes.
-globals().update({f"gemm_wgmma_{t}_packed": _packed(getattr(gemm_wgmma, f"gemm_wgmma_{t}")) for t in TILINGS})
-gemm_mma_128x128_packed = _packed(gemm_mma.gemm_mma_128x128)
-gemm_mma_128x256_deep_packed = _packed(gemm_mma.gemm_mma_128x256_deep)
-gemm_fma_128x128_packed = _packed(gemm_fma.gemm_fma_128x128)
-gemm_tiled_64x64_packed = _packed(gemm.gemm_tiled_64x64)
+# The tiled kernel reads any layout as it is, but for batches of many axes.
+VARIANTS = tuple(
+    _packed(of(config, kernels))
+    for kernels, configs in (
+        (gemm_wgmma.VARIANTS, TILINGS),
+        (gemm_mma.VARIANTS, ("128x128", "128x256 deep")),
+        (gemm_fma.VARIANTS, ("128x128",)),
+        (gemm.TILED, ("64x64",)),
+    )
+    for config in configs
+)

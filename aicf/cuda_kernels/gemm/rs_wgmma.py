@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost
-from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant
+from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, of, variant
 from ...rows import RegionSpec
 from ...types import f32
 from . import packed as gemm_packed
@@ -26,7 +26,7 @@ NAMES = "128x256", "128x128", "64x128_pingpong", "64x64"
 RS_TILINGS = tuple(t for t in TILINGS if str(t) in NAMES)
 SPLIT = ("128x128",)  # those that split k as well
 # and those of which one operand is copied first, where k is contiguous in neither
-PACKED = "128x256_rs", "128x128_rs", "64x64_rs", "128x128_rs_split"
+PACKED = "128x256 rs", "128x128 rs", "64x64 rs", "128x128 rs split"
 
 
 @lru_cache(maxsize=256)
@@ -63,9 +63,11 @@ def _checks(region: RegionSpec) -> Checks:
 def _rs(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
 
-    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}_rs.v1", takes=gemm.TAKES, needs=("sm_90a",), family=family)
+    @variant(
+        "gemm", id="cuda.gemm_wgmma.v1", config=(tiling, "rs"), takes=gemm.TAKES, needs=("sm_90a",), family=family
+    )  # fmt: skip
     class Rs:
-        __doc__ = f"""As gemm_wgmma_{tiling}, of TF32 whose k is not contiguous in one operand: threads load it into registers.
+        __doc__ = f"""As the config without `rs`, of TF32 whose k is not contiguous in one operand: threads load it into registers.
 
         Parallel over tiles of {tiling.m} along that operand's m or n and {tiling.n} along the other one's; if it is b, the transposed product is
         summed. 2MNK flops. Bytes: both operands once per tile that uses them. Limit: tensor cores; shared memory, which is read as much
@@ -91,7 +93,7 @@ def _split(tiling: WgmmaTiling) -> KernelVariant:
         return wgmma_cost.best_split(tiling, region, device, _both(region)[0].name)
 
     return gemm_split.split(
-        f"gemm_wgmma_{tiling}_rs", (tiling.m, tiling.n), lambda region: k_tile(f32), best, partial(_launch, tiling),
+        "gemm_wgmma", (tiling, "rs"), (tiling.m, tiling.n), lambda region: k_tile(f32), best, partial(_launch, tiling),
         needs=("sm_90a",), family=family,
     )  # fmt: skip
 
@@ -147,14 +149,10 @@ def packed_family(region: RegionSpec) -> Reject | None:
 
 def _packed(plain: KernelVariant) -> KernelVariant:
     return gemm_packed.copying(
-        plain, f"cuda.{plain.name}_packed.v1", packed, packed_family, "whose k is contiguous in neither: one is copied to rows of k first",
+        plain, (plain.config, "packed"), packed, packed_family, "whose k is contiguous in neither: one is copied to rows of k first",
         "that operand once more, read and written",
     )  # fmt: skip
 
 
-# Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}_rs": _rs(tiling) for tiling in RS_TILINGS})
-globals().update(
-    {f"gemm_wgmma_{tiling}_rs_split": _split(tiling) for tiling in RS_TILINGS if str(tiling) in SPLIT}
-)
-globals().update({f"gemm_wgmma_{name}_packed": _packed(globals()[f"gemm_wgmma_{name}"]) for name in PACKED})
+PLAIN = *map(_rs, RS_TILINGS), *(_split(tiling) for tiling in RS_TILINGS if str(tiling) in SPLIT)
+VARIANTS = *PLAIN, *(_packed(of(config, PLAIN)) for config in PACKED)

@@ -320,7 +320,7 @@ def _tiled(tile: SimtTile) -> KernelVariant:
     """A tile size as a variant."""
     m, n = tile.m, tile.n
 
-    @variant("gemm", id=f"cuda.gemm_tiled_{m}x{n}.v1", takes=TAKES_SUMS)
+    @variant("gemm", id="cuda.gemm_tiled.v1", config=(f"{m}x{n}",), takes=TAKES_SUMS)
     class Tiled:
         __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep K-tiles of both operands in shared memory.
 
@@ -357,6 +357,4 @@ SMALL, MIDDLE, LARGE = (
     SimtTile(64, 64, 16, 0.48, 3),
     SimtTile(128, 128, 8, 0.645, 2),
 )
-gemm_tiled_32x32 = _tiled(SMALL)
-gemm_tiled_64x64 = _tiled(MIDDLE)
-gemm_tiled_128x128 = _tiled(LARGE)
+TILED = tuple(map(_tiled, (SMALL, MIDDLE, LARGE)))

@@ -155,7 +155,8 @@ def total(region: RegionSpec, number: int) -> Launch:
 
 
 def split(
-    name: str,
+    kernel: str,
+    config: tuple[object, ...],
     tile: tuple[int, int],
     step: Callable[[RegionSpec], int],
     best: Callable[[RegionSpec, DeviceSpec], tuple[Cost, KSplit]],
@@ -168,9 +169,9 @@ def split(
     its cost; `first`: the launch of the splits, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
     m, n = tile
 
-    @variant("gemm", id=f"cuda.{name}_split.v1", takes=gemm.TAKES, **more)
+    @variant("gemm", id=f"cuda.{kernel}.v1", config=(*config, "split"), takes=gemm.TAKES, **more)
     class Split:
-        __doc__ = f"""As {name}, on splits of k side by side, and a second launch for their sum and what follows the product.
+        __doc__ = f"""As {kernel} of this tile, on splits of k side by side, and a second launch for their sum and what follows the product.
 
         Parallel over {m} x {n} tiles and splits. Bytes: operands as without, 4 MN for each split, written and read,
         out of the L2 cache if they fit. Limit: that, and a launch more.
@@ -196,11 +197,15 @@ def split(
 
 
 def split_tile(
-    name: str, tile: gemm.SimtTile, first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch], **more: Any
+    kernel: str,
+    config: tuple[object, ...],
+    tile: gemm.SimtTile,
+    first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch],
+    **more: Any,
 ) -> KernelVariant:
     """`split`, of a tile whose cost is a Tile's."""
     return split(
-        name, (tile.m, tile.n), lambda region: tile.step, lambda region, device: best(region, tile, device), first, **more
+        kernel, config, (tile.m, tile.n), lambda region: tile.step, lambda region, device: best(region, tile, device), first, **more
     )  # fmt: skip
 
 
@@ -218,8 +223,7 @@ def _tiled(tile: gemm.SimtTile) -> KernelVariant:
         even = tile.even_us(gemm.problem(region)[0], device) if gemm.k_of(region) else 0.0
         return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
 
-    return split_tile(f"gemm_tiled_{tile.m}x{tile.n}", tile, first, accepts=gemm.checks, least=least)
+    return split_tile("gemm_tiled", (f"{tile.m}x{tile.n}",), tile, first, accepts=gemm.checks, least=least)
 
 
-gemm_tiled_32x32_split, gemm_tiled_64x64_split = _tiled(gemm.SMALL), _tiled(gemm.MIDDLE)
-gemm_tiled_128x128_split = _tiled(gemm.LARGE)
+VARIANTS = tuple(map(_tiled, (gemm.SMALL, gemm.MIDDLE, gemm.LARGE)))

@@ -55,10 +55,9 @@ def family(region: RegionSpec) -> Reject | None:
 
 def _variant(tiling: str, plain: KernelVariant) -> KernelVariant:
     return gemm_packed.copying(
-        plain, f"cuda.gemm_wgmma_{tiling}_tf32x3.v1", split, family,
+        plain, (tiling, "tf32x3"), split, family,
         "of f32, each split in two of TF32 first, for three products of k", "both operands once more, read, and written thrice",
     )  # fmt: skip
 
 
-# Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{t}_tf32x3": _variant(t, gemm_wgmma.PROMOTED[t]) for t in TILINGS})
+VARIANTS = tuple(_variant(t, gemm_wgmma.PROMOTED[t]) for t in TILINGS)

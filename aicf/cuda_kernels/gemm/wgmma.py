@@ -183,7 +183,7 @@ def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
     plain = tiling.columns % ATOM or tiling.narrow_n or tiling.stream
     takes = gemm.TAKES if plain else gemm.TAKES_SUMS
 
-    @variant("gemm", id=f"cuda.gemm_wgmma_{tiling}.v1", takes=takes, needs=("sm_90a",), family=family)
+    @variant("gemm", id="cuda.gemm_wgmma.v1", config=(tiling,), takes=takes, needs=("sm_90a",), family=family)
     class Wgmma:
         __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
 
@@ -225,7 +225,7 @@ def _split(tiling: WgmmaTiling) -> KernelVariant:
         yield _summed(tiling, region)
 
     return gemm_split.split(
-        f"gemm_wgmma_{tiling}", (tiling.m, tiling.n), lambda region: k_tile(gemm.problem(region)[0].dtype),
+        "gemm_wgmma", (tiling,), (tiling.m, tiling.n), lambda region: k_tile(gemm.problem(region)[0].dtype),
         partial(wgmma_cost.best_split, tiling), partial(launch, tiling), accepts, needs=("sm_90a",), family=family,
     )  # fmt: skip
 
@@ -323,9 +323,7 @@ def _narrow_maps(region: RegionSpec, columns: int, count: int) -> list[TensorMap
     return maps
 
 
-# Names of this module are what a registry takes.
-globals().update({f"gemm_wgmma_{tiling}": _wgmma(tiling) for tiling in (*TILINGS, *MIXED_WIDTHS, *STREAM)})
-globals().update({f"gemm_wgmma_{tiling}_split": _split(tiling) for tiling in SPLIT})
+VARIANTS = *map(_wgmma, (*TILINGS, *MIXED_WIDTHS, *STREAM)), *map(_split, SPLIT)
 # Of operands that are split first, by tf32x3.py: whose sums are to be as exact as those of f32.
 PROMOTED = {
     str(t): _wgmma(replace(t, promoted=True)) for t in TILINGS if t.can_promote and t.cluster_split == 1

@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import VerifyError
 from ...files import COUNT, TEXT, WHOLE, Bad, anything, list_of, must, parse_json, record, shown
 from ...ir import Role
+from ...registry.ids import current
 from ...rows.region_file import DTYPE, REGION, SIZES, region_of
 from ...types import DType, TensorSpec
 from .plan import PLAN_VERSION, ExecPlan, Slot, Step, Workspace
@@ -96,7 +97,7 @@ def _plan_of(data: Mapping[str, Any], nested: bool = False) -> ExecPlan:
         slots[s["vid"]] = Slot(s["vid"], s["name"], spec, Role(s["role"]), *place)
     steps = [
         Step(
-            s["anchor"], s["last"], region_of(s["region"], f"steps[{n}].region"), s["kernel"], tuple(s["in"]), tuple(s["out"]),
+            s["anchor"], s["last"], region_of(s["region"], f"steps[{n}].region"), current(s["kernel"]), tuple(s["in"]), tuple(s["out"]),
             workspace=Workspace(*s["workspace"]) if "workspace" in s else None,
         )
         for n, s in enumerate(data["steps"])
