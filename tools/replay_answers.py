@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import gc
 import gzip
 import hashlib
 import importlib
@@ -329,7 +330,10 @@ def main() -> None:
         lines = file.read().splitlines()
     with gzip.open(target, "wt", compresslevel=4, encoding="utf-8") as file:
         file.write(json.dumps({"tree": str(tree)}) + "\n")
-        for line in lines[first::jobs]:
+        gc.disable()  # what is cached is walked again and again otherwise: a fourth of the time
+        for n, line in enumerate(lines[first::jobs]):
+            if n % 250 == 249:
+                gc.collect()
             file.write(json.dumps(answer(json.loads(line))) + "\n")
 
 
