@@ -205,10 +205,11 @@ def of_choices(where: str, old: Json, new: Json) -> Iterator[Difference]:
             lists = ([launch[key] for launch in some[kernel]] for some in launches)
             yield from of_lists(kind, f"{kernel} for {where}", *lists)
     a, b = old["verdicts"], new["verdicts"]
+    families = {kernel.partition("[")[0] for kernel in a if "[" in kernel}
     for kernel in {**a, **b}:
         family = kernel.partition("[")[0]
         was, now = a.get(kernel, a.get(family)), b.get(kernel, b.get(family))
-        if was == now or (kernel not in a and any(k.startswith(f"{kernel}[") for k in a)):
+        if was == now or (kernel not in a and kernel in families):
             continue  # the last: refused as one, whose configs are compared one by one
         types = {type(was), type(now)}
         kind = "predicted time" if types == {float} else "refusal" if types == {str} else "candidate"
