@@ -267,7 +267,7 @@ def simulated(cases: list[Case]) -> list[Case]:
 
 def lean(variant: str) -> bool:
     """Whether its threads hold so many sums that they have no registers for places of columns."""
-    return "tiled_128x128" in variant
+    return "tiled.v1[128x128" in variant
 
 
 def large() -> list[Case]:

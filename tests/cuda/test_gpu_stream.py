@@ -25,7 +25,8 @@ from aicf.types import bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
 
-IDS = sorted(v.id for v in STREAMS.values())
+BY_ID = {v.id: v for v in STREAMS.values()}
+IDS = sorted(BY_ID)
 
 
 @pytest.mark.parametrize("variant", IDS)
@@ -39,7 +40,7 @@ def test_transposes(gpu, variant, ta, tb):  # noqa: F811
 @pytest.mark.parametrize("k", [1, 64, 72, 328])
 def test_shares(gpu, variant, m, n, k):  # noqa: F811
     """Of one slice, two, and six; one round and more."""
-    if STREAMS[variant.split(".")[1]].supported(product(m, n, 8), gpu.spec) is None:
+    if BY_ID[variant].supported(product(m, n, 8), gpu.spec) is None:
         check(gpu, variant, product(m, n, k, tb=True, pitch=(-(-k // 8) * 8,) * 2))
 
 
@@ -70,7 +71,7 @@ def test_batches(gpu, variant, name):  # noqa: F811
 @pytest.mark.parametrize("variant", IDS)
 def test_launch_after_launch_and_two_at_once(gpu, variant):  # noqa: F811
     """The same numbers in each, on workspaces that held anything before."""
-    r, known = activated(2056, 4104, 328, tb=True), STREAMS[variant.split(".")[1]]
+    r, known = activated(2056, 4104, 328, tb=True), BY_ID[variant]
     if reject := known.supported(r, gpu.spec):
         pytest.skip(str(reject))
     operands = operands_for(Case(variant, r), 0)
