@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aicf.cpu_kernels.compiler import code, functions, shipped
+from aicf.cpu_kernels.compiler import code, functions, shipped, toolchain
 
 
 @pytest.fixture
@@ -23,6 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
+    toolchain.toolchain.cache_clear()  # which has the settings
     code.code_of.cache_clear()
     functions.function_of.cache_clear()
     shipped._entries.cache_clear()
