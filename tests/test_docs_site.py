@@ -71,7 +71,7 @@ def test_there_is_a_page_for_each_op_with_its_constraints_and_kernels(of_ops):
         for number in re.findall(r"^(C\d+) ", schema.doc, re.MULTILINE):
             assert f"``{number}``" in page, (schema.name, number)
         for variant in aicf.default_registry().variants(schema.kind):
-            assert f"<kernel-{variant.id}>" in page
+            assert f"<kernel-{variant.kernel}>" in page
         assert (":Gradient: none" in page) is (schema.gradient_fn is None and schema.instead_fn is None)
         assert f":doc:`{schema.name}`" in of_ops["ops/index"]
     assert "chosen    cuda.rows_resident" in of_ops["ops/softmax"]
@@ -162,7 +162,7 @@ def test_the_reference_has_every_public_name_command_and_setting():
     assert sorted(re.findall(r"envvar:: (\w+)", pages["reference/settings"])) == sorted(listed)
     assert "aicf.from_torch(module" in shown, "read from its source: torch is not imported"
     for variant in aicf.default_registry():
-        assert f".. _kernel-{variant.id}:\n" in pages["reference/kernels"]
+        assert f".. _kernel-{variant.kernel}:\n" in pages["reference/kernels"]
 
 
 def test_a_public_name_without_a_page_stops_the_build(monkeypatch):

@@ -49,7 +49,7 @@ def test_gpu_like(a): ...
 
 @pytest.mark.gpu
 @pytest.mark.sample({some}, like="it", gpu=True)
-@pytest.mark.parametrize("a", [*range(30, 3, -1)])
+@pytest.mark.parametrize("a", [*range(29, 3, -1)])
 def test_gpu_like_it(a): ...
 
 @pytest.mark.sample(1)
