@@ -8,6 +8,7 @@ program({"x": x, "y": y}); print(program.explain())
 __version__ = "0.1.0"
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from . import errors, near
@@ -164,7 +165,19 @@ _MODULES = frozenset({
 _OF_FRONTENDS = {"from_onnx": "onnx", "from_torch": "torch"}
 
 
+_IMPORTING = (
+    RLock()
+)  # modules import each other, and Python gives threads that begin at several of them parts of modules
+
+
 def __getattr__(name: str) -> Any:
+    with _IMPORTING:
+        return _imported(name)
+
+
+def _imported(name: str) -> Any:
+    if name in globals():
+        return globals()[name]
     if (module := _MODULE_OF.get(name)) is not None:
         value = globals()[name] = getattr(import_module(f"aicf.{module}"), name)
         return value

@@ -218,6 +218,31 @@ def test_any_name_may_be_the_first(request):
         assert done.returncode == 0, (name, done.stderr)
 
 
+TOGETHER = """
+import threading
+import aicf
+names, errors = {names}, []
+barrier = threading.Barrier(len(names))
+def first(name):
+    barrier.wait()
+    try:
+        getattr(aicf, name)
+    except BaseException as error:
+        errors.append((name, repr(error)))
+threads = [threading.Thread(target=first, args=(name,)) for name in names]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not errors, errors
+"""
+
+
+def test_threads_may_use_names_first_at_once(request):
+    names = [n for n in aicf.__all__ if n not in ("onnx_backend", "from_onnx")]
+    for some in (["KernelRegistry", "schemas"], list(rng(request.node.nodeid).permutation(names)[:12])):
+        done = run(TOGETHER.format(names=list(map(str, some))), hidden=())
+        assert done.returncode == 0, (some, done.stderr)
+
+
 FIRST = {
     "from aicf.ops.schema import schema_of": "schema_of('no_such_op')",  # asks for ops of other packages
     "from aicf.device.spec import preset": "preset('h100'), preset('no such board')",

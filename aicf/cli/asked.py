@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import AicfError
 from ..files import Bad, parse_json, read_text, shown
+from ..registry.ids import current
 from ..types import Precision
 from .arguments import positive, sized
 
@@ -97,7 +98,7 @@ def saved(
     """What `aicf explain --json` wrote, or another command, if it passes the check."""
     name = command.split()[0]
     wrote, again = f"what aicf {name} --json wrote", f"aicf {command} > {what.split()[0].upper()}.json"
-    text = read_text(path, wrote, f"{again} writes one")
+    text = current(read_text(path, wrote, f"{again} writes one"))
     try:
         data = parse_json(text)
         check(data)

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     kernels = by_kernel(registry)
     foreign = any(v.origin != "aicf" for v in registry)
     table = _table("kernel", "begins with, and how it works", *(["origin"] if foreign else []))
-    for id, (v, *more) in kernels.items():
+    for (id, _), (v, *more) in kernels.items():
         how = v.doc.split("\n")[0] + (f" Needs {', '.join(v.needs)}." if v.needs else "")
         text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(visible(how), style="not dim")
         if v.config:
@@ -74,7 +74,7 @@ def _info_op(console: Console, schema: Any, registry: Any) -> int:
     console.print(schema.doc, markup=False, highlight=False)
     from ..registry.variant import by_kernel
 
-    for id, (v, *more) in by_kernel(registry.variants(schema.kind)).items():
+    for (id, _), (v, *more) in by_kernel(registry.variants(schema.kind)).items():
         origin = "" if v.origin == "aicf" else f" [{v.origin}]"  # as traces have it
         configs = f"\n      configs: {', '.join(c.config for c in (v, *more))}" if v.config else ""
         text = visible(f"  {id}{origin}\n      {v.doc.splitlines()[0] if v.doc else ''}{configs}")

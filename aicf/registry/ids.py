@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+_EXTENT = "(?:32|64|128|192|256)"
+_WORDS = r"pingpong|cluster\d?|split\d?|int8|tf32x3|packed|stream|rs|120|deep|sliced4"
 _TILE_IN_NAME = re.compile(
     r"(?<![\w.])(?P<kernel>(?:cuda\.)?(?:gemm_(?:fma|mma|tiled|wgmma)|(?:convolution|(?:data|weight)_gradient|data_gradient_strided)_wgmma))"
-    r"_(?P<precision>tf32x3_|tf32_)?(?P<config>\d+x\d+[a-z0-9_]*?)(?P<version>\.v\d+)?(?!\w)"
+    rf"_(?P<precision>tf32x3_|tf32_)?(?P<config>{_EXTENT}x{_EXTENT}(?:_(?:{_WORDS}))*)(?P<version>\.v1)?(?!\w|\.v\d)"
 )
 
 
@@ -18,3 +20,14 @@ def current(text: str) -> str:
 def _current(found: re.Match[str]) -> str:
     words = f"{found['config']}_{found['precision'] or ''}".strip("_").replace("_", " ")
     return f"{found['kernel']}{found['version'] or ''}[{words}]"
+
+
+def former(id: str) -> str:
+    """The id that `current` makes this one of; itself where there is none."""
+    kernel, _, config = id.removesuffix("]").partition("[")
+    name, dot, version = kernel.rpartition(".")
+    words = config.split()
+    for order in (words, words[-1:] + words[:-1]):  # the precision of `gemm_mma` came first
+        if current(old := f"{name}_{'_'.join(order)}{dot}{version}") == id:
+            return old
+    return id

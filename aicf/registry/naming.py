@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from .. import near
 from ..errors import MissingKernelError
-from .ids import current
+from .ids import former
 from .registry import KernelRegistry
 from .variant import KernelVariant
 
@@ -17,14 +17,20 @@ from .variant import KernelVariant
 def matching(registry: KernelRegistry, pattern: str, device: str | None = None) -> tuple[KernelVariant, ...]:
     """The variants that a pattern means: of this kind of device if there are any, else of others. MissingKernelError if there are none.
 
-    pattern  `cuda.gemm_wgmma.v1[128x128]`, `gemm_wgmma[128x128]`, `gemm_wgmma` in all configs, `gemm_wgmma[128x*`; brackets are the id's
+    pattern  `cuda.gemm_wgmma.v1[128x128]`, `gemm_wgmma[128x128]`, `gemm_wgmma` in all configs, `gemm_wgmma[128x*`, or one of a former id;
+             a bracket before a digit, `*` or `?` is the id's, any other begins a class of characters
     """
-    glob = current(pattern).replace("[", "[[]")
-    names = [(v, (v.id, v.name, v.kernel, v.name.partition("[")[0])) for v in registry]
-    found = tuple(v for v, called in names if any(fnmatchcase(name, glob) for name in called))
+    glob = re.sub(r"\[(?=[\d*?])", "[[]", pattern)
+    found = tuple(v for v in registry if any(fnmatchcase(name, glob) for name in _names(v)))
     if not found:
         raise _unknown(registry, pattern, device)
     return tuple(v for v in found if device in (None, v.device)) or found
+
+
+def _names(variant: KernelVariant) -> set[str]:
+    """What a variant is, and was, called: with and without device, version and config."""
+    ids = variant.id, variant.kernel, former(variant.id)
+    return {name for id in ids for name in (id, re.sub(r"^\w+\.|\.v\d+", "", id))}
 
 
 def lacking(registry: KernelRegistry, patterns: str | Iterable[str]) -> KernelRegistry:

@@ -138,6 +138,8 @@ class KernelRegistry:
 
     def add_module(self, module: ModuleType, origin: str = "aicf") -> None:
         """Register every KernelVariant that a module holds, but for those it imported from a registered one."""
+        for device in {v.device for v in variants_in(module)}:
+            self._load(device)
         for value in self._new_in(module):
             self.add(value if value.origin == origin else replace(value, origin=origin))
 

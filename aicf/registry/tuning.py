@@ -271,4 +271,4 @@ def tuning_of(given: Times | str | Path | None, device: DeviceSpec, registry: Ke
             )
         if entry[1] not in registry:
             raise TuningError(f"no kernel {entry[1]!r} is registered", expected="ids that `aicf info` lists")
-    return given
+    return {(key, registry.by_id(id).id): us for (key, id), us in given.items()}

@@ -464,11 +464,11 @@ def variant(
     return make
 
 
-def by_kernel(variants: Iterable[KernelVariant]) -> dict[str, list[KernelVariant]]:
-    """The configs of each kernel, by its id."""
-    found: dict[str, list[KernelVariant]] = {}
+def by_kernel(variants: Iterable[KernelVariant]) -> dict[tuple[str, str], list[KernelVariant]]:
+    """The configs of each kernel, by its id and by who brings them."""
+    found: dict[tuple[str, str], list[KernelVariant]] = {}
     for v in variants:
-        found.setdefault(v.kernel, []).append(v)
+        found.setdefault((v.kernel, v.origin), []).append(v)
     return found
 
 

@@ -139,6 +139,29 @@ def test_types_of_literals_are_part_of_the_key(called):
     assert len(keys) == 2 and None not in keys
 
 
+@pytest.mark.parametrize("data", [None, b"", b"other", lambda whole: whole[:-9], lambda whole: whole[:200]])
+def test_a_file_that_can_t_be_read_is_said_and_not_used(file_is_used, monkeypatch, data):
+    """Of an installation that lost or cut it: numba compiles."""
+    whole = shipped.in_package(shipped.FILE).read_bytes()
+
+    def get_data(package: str, name: str) -> bytes:
+        if data is None:
+            raise FileNotFoundError(name)
+        return data(whole) if callable(data) else data
+
+    monkeypatch.setattr(shipped.pkgutil, "get_data", get_data)
+    shipped._entries.cache_clear()
+    with pytest.warns(RuntimeWarning, match=r"functions.bin can't be read.* install aicf again"):
+        assert not shipped.available()
+
+
+def test_a_function_of_no_module_is_not_in_the_file(called):
+    names: dict = {}
+    exec("def scalar(x):\n    return x + 1.0\n", names)
+    names["scalar"].__module__ = None
+    assert shipped.shipped_key(names["scalar"], ("float32",), ("float32",), {}, False) is None
+
+
 def test_a_setting_of_numba_or_another_platform_keeps_the_file_out(file_is_used, monkeypatch):
     key = next(iter(shipped.read()[1]))
     with monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -15,6 +16,7 @@ from aicf.device.spec import preset
 from aicf.errors import AicfError, MissingKernelError
 from aicf.graph.ask.changes import changes, extents
 from aicf.graph.ask.want import answer
+from aicf.registry.ids import current
 from aicf.registry.naming import lacking, matching
 from aicf.registry.select import Selector
 from aicf.registry.variant import Reject, multiple
@@ -240,6 +242,19 @@ def test_names_patterns_and_what_is_close():
         matching(registry, "gemm_wgma_128x128")
     with pytest.raises(MissingKernelError, match=r"next: '\*wgmma\*'"):
         matching(registry, "wgma")
+    for once, today in (
+        ("gemm_wgmma_128x256*", "gemm_wgmma[128x256*"), ("cuda.gemm_wgmma_*.v1", "cuda.gemm_wgmma.v1"), ("gemm_mma_tf32_*", "gemm_mma[* tf32]"),
+        ("cuda.gemm_wgmma_128x128.v1", "gemm_wgmma[128x128]"),
+    ):  # fmt: skip
+        assert set(matching(registry, once)) == set(matching(registry, today)), once
+    assert set(matching(registry, "gemm_[wm]*")) == {
+        *matching(registry, "gemm_w*"),
+        *matching(registry, "gemm_m*"),
+    }
+    own = dataclasses.replace(registry.by_id("cuda.gemm_naive.v1"), id="cuda.gemm_tiled_8x8.v7")
+    more = registry.copy()
+    more.add(own)
+    assert matching(more, own.id) == matching(more, own.name) == (own,) and current(own.id) == own.id
     left = lacking(registry, ["gemm_wgmma*"])
     assert len(left) == len(registry) - len(family) and "cuda.gemm_wgmma.v1[128x128]" not in left
 

@@ -131,7 +131,7 @@ def _kernels(schema: OpSchema) -> list[str]:
     variants = default_registry().variants(schema.kind)
     rows = [
         (v.device, f":ref:`{id} <kernel-{id}>`", inline(_first_sentence(v.doc)))
-        for id, (v, *_) in by_kernel(variants).items()
+        for (id, _), (v, *_) in by_kernel(variants).items()
     ]
     lines = [*title("Kernels that may begin with it", "-")]
     lines += table(("device", "kernel", "how it works"), *rows)

@@ -341,7 +341,7 @@ def _kernels() -> str:
               *table(("name", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "TFLOP/s f16"), *presets)]  # fmt: skip
     for device in ("cuda", "cpu"):
         lines += title({"cuda": "CUDA kernels", "cpu": "Kernels of the host"}[device], "-")
-        for id, (v, *more) in by_kernel(v for v in default_registry() if v.device == device).items():
+        for (id, _), (v, *more) in by_kernel(v for v in default_registry() if v.device == device).items():
             facts = [("begins with", ", ".join(f"``{k}``" for k in v.kinds)), ("takes", ", ".join(f"``{t}``" for t in v.takes)),
                      ("needs", ", ".join(f"``{n}``" for n in v.needs)), ("from", "" if v.origin == "aicf" else v.origin),
                      ("configs", ", ".join(f"``{c.config}``" for c in (v, *more)) if v.config else "")]  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from ... import channels
 from ...code_cache import disk
 from ...code_cache.digest import Description, Undescribable, digest, pack
-from .shipped import shipped, shipped_key
+from .shipped import available, shipped, shipped_key
 from .toolchain import FUNCTIONS, toolchain
 
 
@@ -49,7 +49,7 @@ def function_of(function: FunctionType, operands: tuple[str, ...], results: tupl
     symbol = f"aicf.{key or f'process.{next(_COUNT)}'}"
     if key is not None and (found := disk.load(key, disk.FUNCTION, checked(symbol))):
         return ScalarCode(symbol, found, arguments, numbers)
-    shared = shipped_key(plain(function), arguments, results, constants, double)
+    shared = shipped_key(plain(function), arguments, results, constants, double) if available() else None
     if shared is not None and (found := shipped(shared)):
         return ScalarCode(f"aicf.{shared}", found, arguments, numbers)
     from .numba_functions import compile_function

@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import pkgutil
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -33,6 +35,11 @@ def shipped(key: str) -> bytes | None:
     return _entries().get(key)
 
 
+def available() -> bool:
+    """Whether the file has anything for this process."""
+    return bool(_entries())
+
+
 def in_package(name: str) -> Path:
     """A file of this package."""
     package = find_spec(__package__)
@@ -50,9 +57,9 @@ def write(entries: Mapping[str, bytes]) -> None:
 
 def read() -> tuple[list[Any], dict[str, bytes]]:
     """(platform, bitcode by key); zlib checks that the file is complete."""
-    data = in_package(FILE).read_bytes()
+    data = pkgutil.get_data(__package__, FILE) or b""
     if not data.startswith(MAGIC):
-        raise ValueError(f"{in_package(FILE)} is no file of scalar functions")
+        raise ValueError("it is no file of scalar functions")
     line, _, code = zlib.decompress(data[len(MAGIC) :]).partition(b"\n")
     header, entries, at = json.loads(line), {}, 0
     for key, size in header["sizes"].items():
@@ -66,7 +73,14 @@ def _entries() -> dict[str, bytes]:
     """Nothing on another platform, nor where settings or Intel's library change what numba compiles."""
     if any(name.startswith(SETTINGS) for name in os.environ) or any(map(version, SVML)):
         return {}
-    of, entries = read()
+    try:
+        of, entries = read()
+    except (OSError, ValueError, KeyError, zlib.error) as error:
+        warnings.warn(
+            f"aicf's {FILE} can't be read, so numba compiles its functions anew: {error}; install aicf again",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+        return {}
     return entries if of == platform() else {}
 
 
@@ -84,13 +98,13 @@ def shipped_key(
     function: FunctionType, arguments: tuple[str, ...], results: tuple[str, ...], constants: dict[int, Any], double: bool
 ) -> str | None:  # fmt: skip
     """32 hexadecimal digits; None of a function that is not as aicf's files have it."""
-    if not function.__module__.startswith("aicf."):
+    if not (function.__module__ or "").startswith("aicf."):
         return None
     try:
         described = _AsInFiles().of((function, arguments, results, constants, double))
-    except Undescribable:
+        return digest(pack("shipped", described, _compiled_by())).hex()
+    except (Undescribable, OSError):  # where there is no source
         return None
-    return digest(pack("shipped", described, _compiled_by())).hex()
 
 
 class _AsInFiles(Portable):
@@ -98,8 +112,8 @@ class _AsInFiles(Portable):
 
     def _function(self, fn: Any) -> bytes:
         code = fn.__code__
-        if not fn.__module__.startswith("aicf."):
-            raise Undescribable(fn.__module__)
+        if not (fn.__module__ or "").startswith("aicf."):
+            raise Undescribable(str(fn.__module__))
         if not any(_same(code, each) for each in _codes(fn.__module__).get(code.co_qualname, ())):
             raise Undescribable(f"{fn.__module__}.{code.co_qualname} is not what its file has")
         literals = sorted(
@@ -151,5 +165,5 @@ def _same_value(value: Any, of_file: Any) -> bool:
 @cache
 def _compiled_by() -> bytes:
     """The source of the modules that compile scalar functions, and of what they put in place of `math`."""
-    texts = [in_package(f"{name}.py").read_bytes() for name in COMPILED_BY]
+    texts = [pkgutil.get_data(__package__, f"{name}.py") or b"" for name in COMPILED_BY]
     return digest(pack("modules", *texts))
