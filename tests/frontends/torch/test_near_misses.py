@@ -79,7 +79,9 @@ def slipped(graph, draw):
 def test_near_misses_of_activations_keep_their_values(request):
     draw, x = rng(request.node.nodeid), numbers()
     found = 0
-    for _ in range(DRAWS):
+    for n in range(40 * DRAWS):
+        if n >= DRAWS and found:  # slips before or after it leave the activation as it is
+            break
         name = SPELT[draw.integers(len(SPELT))]
         graph = traced(ACTIVATIONS[name][0], x)
         what = slipped(graph, draw)
@@ -88,7 +90,7 @@ def test_near_misses_of_activations_keep_their_values(request):
         found += recognise_activations(graph).total()
         graph.recompile()
         torch.testing.assert_close(graph(x), want, rtol=3e-6, atol=1e-11, equal_nan=True, msg=lambda m, w=(name, what): f"{w}: {m}")  # fmt: skip
-    assert found  # slips before or after it leave the activation as it is
+    assert found
 
 
 @pytest.mark.parametrize("name", SPELT)

@@ -112,6 +112,16 @@ def same(got, want, **tolerance):
         torch.testing.assert_close(a, b, equal_nan=True, **tolerance)
 
 
+def halves_apart(want):
+    """How far bf16 may be: PyTorch rounds some sums term by term, whose error goes by the largest, not by the result."""
+    found = [
+        t.abs().nan_to_num(0, 0, 0).max().item()
+        for t in pytree.tree_leaves(want)
+        if torch.is_tensor(t) and t.numel() and t.is_floating_point()
+    ]
+    return {"rtol": 2e-2, "atol": 1e-2 * max(1.0, *found, 0.0)}
+
+
 @pytest.mark.sample(14)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16], ids=lambda d: str(d)[6:]
@@ -129,8 +139,7 @@ def test_samples_of_pytorchs(op, dtype, monkeypatch):
 
         want = op.op(sample.input, *sample.args, **sample.kwargs)
         got = torch.compile(call, backend=backend, dynamic=False)(sample.input, sample.args, sample.kwargs)
-        tolerance = {"rtol": 2e-2, "atol": 1e-2} if dtype is torch.bfloat16 else {"rtol": 2e-5, "atol": 2e-5}
-        same(got, want, **tolerance)
+        same(got, want, **(halves_apart(want) if dtype is torch.bfloat16 else {"rtol": 2e-5, "atol": 2e-5}))
     failed = [why for graph in graphs() for _, why in graph.left if why.startswith(RULE_FAILED)]
     assert not failed
 
