@@ -128,6 +128,7 @@ def entropy_of(logits, labels, ignored=-100, smoothing=0.0):
         else:
             wrong[at] = True
     loss, slope = np.where(target > 0, -target * log_p, 0).sum(-1), np.exp(log_p) - target
+    loss = np.array(loss)  # of one row a number
     loss[wrong], slope[wrong] = np.nan, np.nan
     loss[labels == ignored], slope[labels == ignored] = 0, 0
     return loss, slope
