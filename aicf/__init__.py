@@ -165,9 +165,8 @@ _MODULES = frozenset({
 _OF_FRONTENDS = {"from_onnx": "onnx", "from_torch": "torch"}
 
 
-_IMPORTING = (
-    RLock()
-)  # modules import each other, and Python gives threads that begin at several of them parts of modules
+# Modules import each other: threads that enter such a circle at several places get modules that are half executed.
+_IMPORTING = RLock()
 
 
 def __getattr__(name: str) -> Any:

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     for s in schemas():
         takes = [*map(str, s.operands), *(f"{a.name}=" for a in s.attrs)]
         what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
-        table.add_row(Text(s.name), what, str(len(registry.variants(s.kind))))
+        table.add_row(Text(s.name), what, str(len(by_kernel(registry.variants(s.kind)))))
     console.print(table)
     kernels = by_kernel(registry)
     foreign = any(v.origin != "aicf" for v in registry)

@@ -1,4 +1,4 @@
-"""Ids of kernels as they were once, when a tile was part of the name: `cuda.gemm_wgmma_128x256_pingpong.v1`."""
+"""Former ids of kernels, with the tile in the name: `cuda.gemm_wgmma_128x256_pingpong.v1`. Plans, tuning files and patterns may have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TILE_IN_NAME = re.compile(
 
 
 def current(text: str) -> str:
-    """The id, or name, that what was called so has today: `cuda.gemm_wgmma.v1[128x256 pingpong]`; so for each that a text has."""
+    """Replace each former id or name in a text by the present one, such as `cuda.gemm_wgmma.v1[128x256 pingpong]`."""
     return _TILE_IN_NAME.sub(_current, text)
 
 
@@ -23,7 +23,7 @@ def _current(found: re.Match[str]) -> str:
 
 
 def former(id: str) -> str:
-    """The id that `current` makes this one of; itself where there is none."""
+    """The id that a config had when its tile was part of the name; of all others the id itself."""
     kernel, _, config = id.removesuffix("]").partition("[")
     name, dot, version = kernel.rpartition(".")
     words = config.split()

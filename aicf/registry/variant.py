@@ -472,13 +472,13 @@ def by_kernel(variants: Iterable[KernelVariant]) -> dict[tuple[str, str], list[K
     return found
 
 
-def of(config: str, variants: Iterable[KernelVariant]) -> KernelVariant:
-    """The one of a kernel's variants that has this config."""
+def with_config(config: str, variants: Iterable[KernelVariant]) -> KernelVariant:
+    """The variant with this config; StopIteration if there is none."""
     return next(v for v in variants if v.config == config)
 
 
 def variants_in(module: ModuleType) -> tuple[KernelVariant, ...]:
-    """All that a module's names stand for, by themselves or in tuples."""
+    """The variants that a module binds to names, singly or in tuples."""
     values = [v for value in vars(module).values() for v in (value if isinstance(value, tuple) else (value,))]
     return tuple(dict.fromkeys(v for v in values if isinstance(v, KernelVariant)))
 
@@ -521,11 +521,11 @@ __all__ = [
     "contiguous",
     "dtype",
     "multiple",
-    "of",
     "one_op",
     "prefixes",
     "same_shape",
     "structure",
     "variant",
     "variants_in",
+    "with_config",
 ]

@@ -47,6 +47,7 @@ def _checks(region: RegionSpec) -> Checks:
 
 
 def _data_gradient(tiling: WgmmaTiling) -> KernelVariant:
+    """A tiling as a config."""
 
     @variant(
         "convolution_data_gradient_channels_last",

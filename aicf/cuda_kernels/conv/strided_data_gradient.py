@@ -178,6 +178,7 @@ def _cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
 
 
 def _strided(tiling: WgmmaTiling) -> KernelVariant:
+    """A tiling as a config."""
 
     @variant(
         "convolution_data_gradient_channels_last",

@@ -118,6 +118,7 @@ def _operand_bytes(region: RegionSpec) -> int:
 
 
 def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
+    """A tiling as a config."""
 
     @variant(
         "convolution_weight_gradient_channels_last",

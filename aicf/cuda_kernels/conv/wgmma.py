@@ -98,6 +98,7 @@ def padded_k(region: RegionSpec) -> int:
 
 
 def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
+    """A tiling as a config."""
 
     @variant(
         "convolution_channels_last",

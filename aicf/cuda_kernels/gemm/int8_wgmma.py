@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost
-from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, of, variant
+from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant, with_config
 from ...rows import RegionSpec
 from ...types import BASIC, i8, u8
 from . import packed as gemm_packed
@@ -94,4 +94,4 @@ def _packed(plain: KernelVariant) -> KernelVariant:
 
 
 PLAIN = tuple(map(_int8, INT8_TILINGS))
-VARIANTS = *PLAIN, *(_packed(of(f"{config} int8", PLAIN)) for config in PACKED)
+VARIANTS = *PLAIN, *(_packed(with_config(f"{config} int8", PLAIN)) for config in PACKED)

@@ -23,8 +23,8 @@ from ...registry.variant import (
     TensorMap,
     Work,
     cdiv,
-    of,
     variant,
+    with_config,
 )
 from ...rows import RegionOp, RegionSpec
 from ...rows.program import Gemm, Map, RegionProgram
@@ -215,7 +215,7 @@ def _reading(launch: Launch, copied: dict[In, Work]) -> Launch:
 
 # The tiled kernel reads any layout as it is, but for batches of many axes.
 VARIANTS = tuple(
-    _packed(of(config, kernels))
+    _packed(with_config(config, kernels))
     for kernels, configs in (
         (gemm_wgmma.VARIANTS, TILINGS),
         (gemm_mma.VARIANTS, ("128x128", "128x256 deep")),

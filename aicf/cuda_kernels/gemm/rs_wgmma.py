@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost
-from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, of, variant
+from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject, at_most, variant, with_config
 from ...rows import RegionSpec
 from ...types import f32
 from . import packed as gemm_packed
@@ -155,4 +155,4 @@ def _packed(plain: KernelVariant) -> KernelVariant:
 
 
 PLAIN = *map(_rs, RS_TILINGS), *(_split(tiling) for tiling in RS_TILINGS if str(tiling) in SPLIT)
-VARIANTS = *PLAIN, *(_packed(of(config, PLAIN)) for config in PACKED)
+VARIANTS = *PLAIN, *(_packed(with_config(config, PLAIN)) for config in PACKED)

@@ -68,8 +68,11 @@ def backend(
 
 @contextmanager
 def compile_session() -> Iterator[None]:
-    """AOTAutograd's trace is a compilation for all threads. A compiled function that another one calls refuses to run while FX traces,
-    of which PyTorch has a flag of the process; that a compilation traces says another flag, which PyTorch sets from 2.13 on."""
+    """Mark AOTAutograd's trace as a compilation, so that other threads may call compiled functions meanwhile.
+
+    While FX traces, a flag of the process makes every compiled function raise, unless a second flag says that a compiler traces.
+    PyTorch sets the second one itself from 2.13 on.
+    """
     with compile_lock:
         before = torch.compiler._is_compiling_flag
         torch.compiler._is_compiling_flag = True
