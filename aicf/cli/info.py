@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from ..dispatch import default_registry
     from ..ops.schema import schema_of, schemas
     from ..registry.measured import counted
-    from ..registry.variant import by_kernel
+    from ..registry.variant import kernels_of
 
     console = Console()
     registry = default_registry()
@@ -34,17 +34,18 @@ def run(args: argparse.Namespace) -> int:
     for s in schemas():
         takes = [*map(str, s.operands), *(f"{a.name}=" for a in s.attrs)]
         what = Text(f"({', '.join(takes)})  ", style="dim").append(s.summary, style="not dim")
-        table.add_row(Text(s.name), what, str(len(by_kernel(registry.variants(s.kind)))))
+        table.add_row(Text(s.name), what, str(len(kernels_of(registry.variants(s.kind)))))
     console.print(table)
-    kernels = by_kernel(registry)
+    kernels = kernels_of(registry)
     foreign = any(v.origin != "aicf" for v in registry)
     table = _table("kernel", "begins with, and how it works", *(["origin"] if foreign else []))
-    for (id, _), (v, *more) in kernels.items():
+    for kernel in kernels:
+        v, *more = kernel
         how = v.doc.split("\n")[0] + (f" Needs {', '.join(v.needs)}." if v.needs else "")
         text = Text(f"{', '.join(v.kinds)}:  ", style="dim").append(visible(how), style="not dim")
         if v.config:
             text.append(visible(f" {counted(1 + len(more), 'config')}, such as {v.config}."), style="dim")
-        table.add_row(Text(visible(id)), text, *([Text(visible(v.origin))] if foreign else []))
+        table.add_row(Text(visible(kernel.id)), text, *([Text(visible(v.origin))] if foreign else []))
     console.print(table)
     table = _table("device", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "f16")
     for d in PRESETS.values():
@@ -72,11 +73,12 @@ def _table(name: str, *columns: str) -> Table:
 def _info_op(console: Console, schema: Any, registry: Any) -> int:
     console.print(Text(schema.signature, style="bold"), soft_wrap=True)
     console.print(schema.doc, markup=False, highlight=False)
-    from ..registry.variant import by_kernel
+    from ..registry.variant import kernels_of
 
-    for (id, _), (v, *more) in by_kernel(registry.variants(schema.kind)).items():
+    for kernel in kernels_of(registry.variants(schema.kind)):
+        v, *more = kernel
         origin = "" if v.origin == "aicf" else f" [{v.origin}]"  # as traces have it
         configs = f"\n      configs: {', '.join(c.config for c in (v, *more))}" if v.config else ""
-        text = visible(f"  {id}{origin}\n      {v.doc.splitlines()[0] if v.doc else ''}{configs}")
+        text = visible(f"  {kernel.id}{origin}\n      {v.doc.splitlines()[0] if v.doc else ''}{configs}")
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -31,7 +31,7 @@ def place(error: BaseException, function: Any) -> str:
         if loc is not None and _is_source(loc.filename):
             return f"{loc.filename}:{loc.line}"
         at = at.__cause__ or at.__context__
-    source = getattr(getattr(function, "__code__", None), "co_filename", "")
+    source = getattr(getattr(getattr(function, "func", function), "__code__", None), "co_filename", "")
     if found := re.search(rf"\b{re.escape(Path(source).name)}:(\d+)", str(error)) if source else None:
         return f"{source}:{found[1]}"  # numba's, inside its message
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
@@ -44,6 +44,7 @@ def place(error: BaseException, function: Any) -> str:
 
 def definition(function: Any) -> str:
     """file:line where a function is defined."""
+    function = getattr(function, "func", function)  # a partial's
     code = getattr(getattr(function, "py_func", function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}, in {code.co_name}" if code else repr(function)
 

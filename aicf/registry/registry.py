@@ -15,7 +15,7 @@ from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 from .ids import current
 from .index import KernelIndex
-from .variant import KernelVariant, variants_in
+from .variant import Kernel, KernelVariant, kernels_of, variants_in
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class KernelRegistry:
 
     def _insert(self, variant: KernelVariant) -> None:
         known = self._by_id.get(variant.id)
-        again = known is not None and known.build.__module__ == variant.build.__module__ == MAIN
+        again = known is not None and known.module == variant.module == MAIN
         if known is not None and known is not variant and not again:
             raise RegistryError(
                 f"kernel id {variant.id!r} is taken by {known.origin}",
@@ -191,6 +191,15 @@ class KernelRegistry:
                 expected="a variant that `aicf info` lists",
                 hint="install the package that brings it, or compile the model again",
             ) from None
+
+    def kernel(self, id: str) -> Kernel:
+        """The kernel of an id without a config, such as `cuda.gemm_wgmma.v1`; MissingKernelError if there is none."""
+        found = next((k for k in kernels_of(self) if k.id == id), None)
+        if found is None:
+            raise MissingKernelError(
+                f"no kernel {id!r} is registered", expected="a kernel that `aicf info` lists"
+            )
+        return found
 
     def find_best(
         self, key: OpKey, device: DeviceSpec, m: int = 1024, n: int = 1024, k: int = 1024

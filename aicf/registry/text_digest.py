@@ -67,8 +67,9 @@ def _op_digest(kind: OpKind, schema_epoch: int) -> str:
 def digest(start: Callable[..., Any]) -> str:
     """Of a function and what it reaches: in the kernels' packages and in its own module's."""
     bare = _bare(start)
+    bound = isinstance(start, functools.partial)  # to a config, which counts
     try:
-        return _hex(_reach(_package(bare.__module__)).another().of(bare))
+        return _hex(_reach(_package(bare.__module__)).another().of(start if bound else bare))
     except Undescribable:
         return ""
 

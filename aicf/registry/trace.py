@@ -16,7 +16,7 @@ from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
 from ..types import ActKind, Precision, f32
 from .measured import counted
-from .variant import NEEDLESS, by_kernel, structure
+from .variant import NEEDLESS, kernels_of, structure
 
 if TYPE_CHECKING:
     from .select import Candidate, Selection
@@ -186,12 +186,12 @@ def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: i
     refusing: dict[str, list[KernelVariant]] = {}
     for variant, reject in rejections:
         refusing.setdefault(reject.reason, []).append(variant)
-    kernels = {reason: by_kernel(variants) for reason, variants in refusing.items()}
+    kernels = {reason: kernels_of(variants) for reason, variants in refusing.items()}
     all_agree = len(kernels) == 1
     parts = []
     for reason, found in sorted(kernels.items(), key=lambda item: (len(item[1]), item[0])):
         n = len(found)
-        who = _called(*found.values()) if n == 1 else f"all {n}" if all_agree else f"{n} of them"
+        who = _called(found[0].variants) if n == 1 else f"all {n}" if all_agree else f"{n} of them"
         parts.append(f"{who}: {reason}")
     return " · ".join(parts[:shown]) + (
         f" · and {counted(len(parts) - shown, 'more reason')} (-v)" if len(parts) > shown else ""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..errors import AicfError, Immovable, RegistryError
@@ -40,198 +39,32 @@ from .checks import (
 )
 from .cost import Cost
 from .failures import unanswered
+from .launch import (
+    Arg,
+    Built,
+    Collective,
+    Element,
+    HostCall,
+    In,
+    Launch,
+    Num,
+    Out,
+    Table,
+    TensorMap,
+    WindowMap,
+    Work,
+)
 
 Floor = Callable[[RegionSpec, DeviceSpec], float]
 
-# --- how a kernel starts ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class In:
-    """Pointer to the region's i-th operand, `offset` bytes from its start."""
-
-    index: int
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Out:
-    """Pointer to the region's i-th result, `offset` bytes from its start."""
-
-    index: int
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Work:
-    """Pointer into the workspace, `offset` bytes from its start."""
-
-    offset: int = 0
-    dtype: DType = DType.f32
-
-
-@dataclass(frozen=True)
-class Num:
-    """A number passed by value. `dtype` is f32, i32 or i64."""
-
-    value: float
-    dtype: DType = DType.i64
-
-
-# tf32: f32, rounded to it (nearest even) as it is brought. Bytes that have a type of their own, such as fp8, are u8.
-Element = DType | Literal["tf32"]
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """Pointer to a descriptor of a tensor, for copies by the tensor memory accelerator (sm_90): 128 bytes in device memory.
-
-    source   the tensor, at a 16-byte aligned place: 1 to 5 dimensions, the contiguous one first; it may be a copy in the workspace
-    extents  elements along each dimension
-    pitch    bytes from one to the next along each dimension but the first, multiples of 16; a number is a matrix's
-    box      elements along each dimension of what one copy moves, at most 256; the first's take a multiple of 16 bytes
-    swizzle  128, 64 or 32: rows of a box take so many bytes, and 16-byte pieces change places among neighbouring rows, so
-             that a column of them lies in banks of its own; or 0: rows of any length, as they are
-    """
-
-    source: In | Out | Work
-    dtype: Element
-    extents: tuple[int, ...]
-    pitch: int | tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int = 128
-
-    def __post_init__(self) -> None:
-        row = self.box[0] * self.itemsize
-        assert 1 <= len(self.extents) == len(self.box) == len(self.pitches) + 1 <= 5, self
-        assert all(0 <= e <= 2**32 for e in self.extents) and all(1 <= e <= 256 for e in self.box), self
-        assert all(p % 16 == 0 and 0 < p < 2**40 for p in self.pitches) and row % 16 == 0, self
-        assert self.swizzle in (0, 32, 64, 128) and row == (self.swizzle or row), self
-
-    @property
-    def pitches(self) -> tuple[int, ...]:
-        return (self.pitch,) if isinstance(self.pitch, int) else self.pitch
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize if isinstance(self.dtype, DType) else 4
-
-    @property
-    def nbytes(self) -> int:
-        """Of a box: what a copy brings, wherever it lies."""
-        return prod(self.box) * self.itemsize
-
-
-@dataclass(frozen=True)
-class WindowMap(TensorMap):
-    """Of (N, …, C), for copies of a run of channels of windows, one after the other: see `load_windows` in ptx/tma.py.
-
-    extents, pitch  of C, the spatial axes from the last one on, N
-    box             channels, and windows: at most 1024 of them
-    first           of each spatial axis, from the last one on: where the first window begins
-    last            and where the last one does, from the axis' last element on
-    steps           from window to window, at most 8
-    """
-
-    first: tuple[int, ...] = ()
-    last: tuple[int, ...] = ()
-    steps: tuple[int, ...] = ()
-
-    CORNERS: ClassVar = {
-        1: 2**15,
-        2: 2**7,
-        3: 2**4,
-    }  # that `first` and `last` are within, by the number of axes
-
-    def __post_init__(self) -> None:
-        axes = len(self.first)
-        assert 3 <= len(self.extents) == len(self.pitches) + 1 == axes + 2 <= 5 and len(self.box) == 2, self
-        assert len(self.last) == len(self.steps) == axes and all(1 <= n <= 8 for n in self.steps), self
-        assert all(-self.CORNERS[axes] <= n < self.CORNERS[axes] for n in (*self.first, *self.last)), self
-        assert (
-            all(1 <= e <= 2**32 for e in self.extents)
-            and 1 <= self.box[0] <= 256
-            and 1 <= self.box[1] <= 1024
-        ), self
-        assert all(p % 16 == 0 and 0 < p < 2**40 for p in self.pitches), self
-        assert self.swizzle in (32, 64, 128) and self.box[0] * self.itemsize == self.swizzle, self
-
-
-@dataclass(frozen=True)
-class Table:
-    """Pointer to numbers in device memory, 64 bits each, pointers among them: for what does not fit a kernel's parameters.
-
-    Filled when a launch is bound, and kept as long as it is. For regions of several ops only: a call of one op binds nothing.
-    Its pointers are to where tensors start.
-    """
-
-    entries: tuple[In | Out | Num, ...]
-
-
-Arg = (
-    In | Out | Work | Num | TensorMap | Table | tuple
-)  # a tuple of Args becomes a tuple argument of the kernel
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch. `body` is a Python function that numba.cuda compiles for the arguments' types.
-
-    grid     of blocks
-    shared   dynamic shared memory in bytes
-    cluster  blocks that run together and share memory, neighbours in the grid, whose first extent is a multiple (sm_90)
-    """
-
-    body: Callable[..., None]
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    args: tuple[Arg, ...]
-    shared: int = 0
-    cluster: int = 1
-
-
-@dataclass(frozen=True)
-class HostCall:
-    """Work of the CPU device: `function(operands, results)` over NumPy arrays, filling the results.
-
-    bind  `bind(operands, results)` is the same as a call that can be made many times, on the same arrays: what is found out
-          of them once, such as their pointers, is not found out in each run
-    """
-
-    function: Callable[[list[Any], list[Any]], None]
-    bind: Callable[[list[Any], list[Any]], Callable[[], None]] = field(default=None)  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        if self.bind is None:
-            object.__setattr__(self, "bind", partial(partial, self.function))
-
-    @classmethod
-    def binding(cls, bind: Callable[[list[Any], list[Any]], Callable[[], None]]) -> HostCall:
-        """By `bind` alone."""
-        return cls(lambda operands, results: bind(operands, results)(), bind)
-
-
-@dataclass(frozen=True)
-class Collective:
-    """What all ranks do together with the result's memory, where the operand is: see device/collectives.py (Exchanged)."""
-
-    kind: str
-    ranks: int
-    mean: bool = False
-    root: int = 0
-
-
-Built = list[Launch] | HostCall | Collective
-
-
-# --- the record -------------------------------------------------------------------------------------------------------
-
-# What each function of a variant's class is asked with.
+# Parameters of each function of a variant's class; of a kernel with several configs, `config` may follow them.
 ASKED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("accepts", "viable"), ("region",)),
     **dict.fromkeys(("cost", "build", "workspace", "least"), ("region", "device")),
 }
 
+# Fields of KernelVariant that `variant` takes as they are.
+FLAGS = {"masked", "strided", "needs", "priority", "capture_safe", "deterministic", "chained", "family"}
 _ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+(\[[a-z0-9]+( [a-z0-9]+)*\])?$")
 
 
@@ -251,6 +84,7 @@ class KernelVariant(Immovable):
     chained  whether its launches may be some of another variant's, whose tensors lie within others: none of them has a `Table`
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
+    settings  the config as a value, such as a tiling: what the kernel's functions take as `config`
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
 
@@ -279,6 +113,7 @@ class KernelVariant(Immovable):
     chained: bool = True
     origin: str = "aicf"
     doc: str = ""
+    settings: Any = None
 
     def __repr__(self) -> str:
         return f"<kernel {self.id}>"
@@ -298,6 +133,11 @@ class KernelVariant(Immovable):
     def config(self) -> str:
         """The words in brackets: a tile, and what else tells it from the kernel's other configs; "" for a kernel that has one."""
         return self.id.partition("[")[2].removesuffix("]")
+
+    @property
+    def module(self) -> str:
+        """The name of the module that defines it."""
+        return getattr(self.build, "func", self.build).__module__
 
     @property
     def name(self) -> str:
@@ -395,81 +235,52 @@ class KernelVariant(Immovable):
         return None
 
 
-def variant(
-    *kinds: str,
-    id: str,
-    config: tuple[object, ...] = (),
-    takes: tuple[str, ...] = (),
-    dtypes: Iterable[DType] | None = None,
-    alignment: int = 1,
-    masked: bool = False,
-    strided: bool = False,
-    needs: tuple[str, ...] = (),
-    shared: int = 0,
-    priority: int = 0,
-    capture_safe: bool = True,
-    deterministic: bool = True,
-    chained: bool = True,
-    family: Callable[[RegionSpec], Reject | None] | None = None,
-) -> Callable[[type], KernelVariant]:
-    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable`, `workspace` and `least`.
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in all of its configs, or in those that one class brings: iterates over them in order, and finds one by its name.
 
-    The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without
-    `takes` or a `viable`, a variant takes regions of one op only.
-
-    config  of a kernel that has several: what tells this one from the others, such as a tiling, and words; see `KernelVariant.config`
+    id        `cuda.gemm_wgmma.v1`
+    variants  one for each config; one alone, whose config is "", where the kernel has no others
+    origin    who brings it
     """
-    if config:
-        id = f"{id}[{' '.join(str(part).replace('_', ' ') for part in config)}]"
-    if not _ID.match(id):
+
+    id: str
+    variants: tuple[KernelVariant, ...]
+
+    @property
+    def origin(self) -> str:
+        return self.variants[0].origin
+
+    @property
+    def doc(self) -> str:
+        return self.variants[0].doc
+
+    def configs(self, region: RegionSpec, device: DeviceSpec) -> dict[str, KernelVariant | Reject]:
+        """Of each config, by name: the variant, if it takes the region on the device; else why not, with the value seen."""
+        return {v.config: v.supported(region, device) or v for v in self.variants}
+
+    def __getitem__(self, config: str) -> KernelVariant:
+        """The variant with this config; RegistryError if there is none."""
+        for v in self.variants:
+            if v.config == config:
+                return v
         raise RegistryError(
-            f"kernel id {id!r} is malformed",
-            expected="device.name.vN, such as 'cuda.add_half2.v1', and words in brackets where a kernel has several configs",
+            f"kernel {self.id} has no config {config!r}", expected=", ".join(v.config for v in self.variants)
         )
 
-    def make(cls: type) -> KernelVariant:
-        functions: dict[str, Any] = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
-        for name in ("accepts", "cost", "build"):
-            if name not in functions:
-                raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
-        unknown = set(functions) - set(ASKED)
-        if unknown:
-            raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
-        for name, f in functions.items():
-            if not _takes_positional(f, len(ASKED[name])):
-                raise RegistryError(
-                    f"variant {id}: its `{name}` takes {f.__code__.co_argcount} arguments, {', '.join(f.__code__.co_varnames[: f.__code__.co_argcount])}",
-                    expected=f"{name}({', '.join(ASKED[name])}): a plain function, without self", where=definition(f),
-                )  # fmt: skip
-        return KernelVariant(
-            id,
-            kinds,
-            id.split(".")[0],
-            takes=takes,
-            dtypes=frozenset(dtypes or (DType if id.startswith("cpu.") else BASIC)),
-            alignment=alignment,
-            masked=masked,
-            strided=strided,
-            needs=needs,
-            shared=shared,
-            priority=priority,
-            capture_safe=capture_safe,
-            deterministic=deterministic,
-            chained=chained,
-            family=family,
-            doc=inspect.getdoc(cls) or "",
-            **functions,
-        )
+    def __iter__(self) -> Iterator[KernelVariant]:
+        return iter(self.variants)
 
-    return make
+    def __len__(self) -> int:
+        return len(self.variants)
 
 
-def by_kernel(variants: Iterable[KernelVariant]) -> dict[tuple[str, str], list[KernelVariant]]:
-    """The configs of each kernel, by its id and by who brings them."""
+def kernels_of(variants: Iterable[KernelVariant]) -> list[Kernel]:
+    """Variants as kernels: those of one id and one origin are its configs."""
     found: dict[tuple[str, str], list[KernelVariant]] = {}
     for v in variants:
         found.setdefault((v.kernel, v.origin), []).append(v)
-    return found
+    return [Kernel(id, tuple(configs)) for (id, _), configs in found.items()]
 
 
 def with_config(config: str, variants: Iterable[KernelVariant]) -> KernelVariant:
@@ -478,9 +289,112 @@ def with_config(config: str, variants: Iterable[KernelVariant]) -> KernelVariant
 
 
 def variants_in(module: ModuleType) -> tuple[KernelVariant, ...]:
-    """The variants that a module binds to names, singly or in tuples."""
-    values = [v for value in vars(module).values() for v in (value if isinstance(value, tuple) else (value,))]
-    return tuple(dict.fromkeys(v for v in values if isinstance(v, KernelVariant)))
+    """The variants that a module binds to names, singly, in kernels or in tuples."""
+    found = dict.fromkeys(v for value in vars(module).values() for v in _variants(value))
+    return tuple(found)
+
+
+def _variants(value: Any) -> Iterator[KernelVariant]:
+    if isinstance(value, KernelVariant):
+        yield value
+    elif isinstance(value, Kernel | tuple):
+        for v in value:
+            yield from _variants(v)
+
+
+# --- the decorator ----------------------------------------------------------------------------------------------------
+
+Names = Mapping[str, Any] | Iterable[Any]
+
+
+def variant(
+    *kinds: str,
+    id: str,
+    config: tuple[object, ...] = (),
+    configs: Mapping[str, Any] | Iterable[Any] | None = None,
+    takes: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = (),
+    dtypes: Iterable[DType] | None = None,
+    alignment: int | Callable[[Any], int] = 1,
+    shared: int | Callable[[Any], int] = 0,
+    **flags: Any,
+) -> Callable[[type], Any]:
+    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable`, `workspace` and `least`.
+
+    The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without
+    `takes` or a `viable`, a variant takes regions of one op only.
+
+    configs  makes a `Kernel`, with a variant for each of these values, such as tilings: functions of the class with one more parameter,
+             `config`, get the value there. A value is named by `str`, or by its key in a mapping, with blanks for underscores
+    config   words that name one variant, whose kernel has other configs that are made elsewhere
+    takes, alignment, shared  values, or with `configs` functions of one
+    flags    `masked`, `strided`, `needs`, `priority`, `capture_safe`, `deterministic`, `chained`, `family`: see `KernelVariant`
+    """
+    if unknown := set(flags) - FLAGS:
+        raise RegistryError(
+            f"variant {id} has {', '.join(sorted(unknown))}, which mean nothing here",
+            expected=", ".join(sorted(FLAGS)),
+        )
+    if configs is None:
+        named = [(" ".join(map(str, config)), None)]
+    else:
+        named = (
+            list(configs.items())
+            if isinstance(configs, Mapping)
+            else [(str(value), value) for value in configs]
+        )
+    ids = [f"{id}[{name.replace('_', ' ')}]" if name else id for name, _ in named]
+    for made in ids:
+        if not _ID.match(made):
+            raise RegistryError(
+                f"kernel id {made!r} is malformed",
+                expected="device.name.vN, such as 'cuda.add_half2.v1', and words in brackets where a kernel has several configs",
+            )
+    if not ids or len(set(ids)) < len(ids):
+        raise RegistryError(
+            f"kernel {id} has {'two configs of one name' if ids else 'no configs'}", got=", ".join(ids)
+        )
+
+    def make(cls: type) -> Any:
+        functions = _functions_of(cls, id, configs is not None)
+        types = frozenset(dtypes or (DType if id.startswith("cpu.") else BASIC))
+        made = tuple(
+            KernelVariant(
+                each, kinds, each.split(".")[0], dtypes=types, doc=inspect.getdoc(cls) or "", settings=value,
+                takes=takes(value) if callable(takes) else takes,
+                alignment=alignment(value) if callable(alignment) else alignment,
+                shared=shared(value) if callable(shared) else shared,
+                **flags, **{name: _of_config(f, len(ASKED[name]), value) for name, f in functions.items()},
+            )
+            for each, (_, value) in zip(ids, named)
+        )  # fmt: skip
+        return made[0] if configs is None else Kernel(id, made)
+
+    return make
+
+
+def _functions_of(cls: type, id: str, has_configs: bool) -> dict[str, Any]:
+    """The functions of a variant's class; RegistryError if one is missing, unknown, or has other parameters than it is called with."""
+    functions = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
+    for name in ("accepts", "cost", "build"):
+        if name not in functions:
+            raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
+    if unknown := set(functions) - set(ASKED):
+        raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
+    for name, f in functions.items():
+        counts = len(ASKED[name]), len(ASKED[name]) + has_configs
+        if not any(_takes_positional(f, count) for count in counts):
+            raise RegistryError(
+                f"variant {id}: its `{name}` takes {f.__code__.co_argcount} arguments, {', '.join(f.__code__.co_varnames[: f.__code__.co_argcount])}",
+                expected=f"{name}({', '.join(ASKED[name])}{'[, config]' * has_configs}): a plain function, without self", where=definition(f),
+            )  # fmt: skip
+    return functions
+
+
+def _of_config(function: Any, count: int, value: Any) -> Any:
+    """A function of a variant's class, with the config as its last argument if it has a parameter for one."""
+    if value is None or function.__code__.co_argcount <= count:
+        return function
+    return partial(function, **{function.__code__.co_varnames[count]: value})
 
 
 def _takes_positional(function: Any, count: int) -> bool:
@@ -503,6 +417,7 @@ __all__ = [
     "Floor",
     "HostCall",
     "In",
+    "Kernel",
     "KernelVariant",
     "Launch",
     "Num",
@@ -511,15 +426,16 @@ __all__ = [
     "Reject",
     "Table",
     "TensorMap",
+    "WindowMap",
     "Work",
     "aligned",
     "arity",
     "at_least",
     "at_most",
-    "by_kernel",
     "cdiv",
     "contiguous",
     "dtype",
+    "kernels_of",
     "multiple",
     "one_op",
     "prefixes",

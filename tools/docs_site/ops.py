@@ -13,7 +13,7 @@ from aicf.errors import NoKernelError
 from aicf.graph.composed import planned
 from aicf.ops.schema import ELEMENTWISE, LINEAR, MAP, VIEW, OpSchema, schemas
 from aicf.registry.select import select
-from aicf.registry.variant import by_kernel
+from aicf.registry.variant import kernels_of
 from aicf.rows import RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec
 
@@ -130,8 +130,8 @@ def _gradient(schema: OpSchema) -> str:
 def _kernels(schema: OpSchema) -> list[str]:
     variants = default_registry().variants(schema.kind)
     rows = [
-        (v.device, f":ref:`{id} <kernel-{id}>`", inline(_first_sentence(v.doc)))
-        for (id, _), (v, *_) in by_kernel(variants).items()
+        (k.variants[0].device, f":ref:`{k.id} <kernel-{k.id}>`", inline(_first_sentence(k.doc)))
+        for k in kernels_of(variants)
     ]
     lines = [*title("Kernels that may begin with it", "-")]
     lines += table(("device", "kernel", "how it works"), *rows)

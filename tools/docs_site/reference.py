@@ -14,7 +14,7 @@ import aicf
 from aicf import cli, config
 from aicf.device.spec import PRESETS
 from aicf.dispatch import default_registry
-from aicf.registry.variant import by_kernel
+from aicf.registry.variant import kernels_of
 from aicf.types import DType
 
 from .house_style import inline, to_rst
@@ -341,7 +341,8 @@ def _kernels() -> str:
               *table(("name", "target", "multiprocessors", "GB/s", "TFLOP/s f32", "TFLOP/s f16"), *presets)]  # fmt: skip
     for device in ("cuda", "cpu"):
         lines += title({"cuda": "CUDA kernels", "cpu": "Kernels of the host"}[device], "-")
-        for (id, _), (v, *more) in by_kernel(v for v in default_registry() if v.device == device).items():
+        for kernel in kernels_of(v for v in default_registry() if v.device == device):
+            id, (v, *more) = kernel.id, kernel
             facts = [("begins with", ", ".join(f"``{k}``" for k in v.kinds)), ("takes", ", ".join(f"``{t}``" for t in v.takes)),
                      ("needs", ", ".join(f"``{n}``" for n in v.needs)), ("from", "" if v.origin == "aicf" else v.origin),
                      ("configs", ", ".join(f"``{c.config}``" for c in (v, *more)) if v.config else "")]  # fmt: skip
