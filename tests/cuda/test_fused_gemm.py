@@ -53,7 +53,7 @@ from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import BY_NAME, named
 
-from aicf.cuda_kernels.gemm.simt import problem
+from aicf.cuda_kernels.gemm import problem
 from aicf.cuda_kernels.gemm.wgmma_tiling import TILINGS
 from aicf.cuda_kernels.hopper.units import ATOM
 from aicf.device.spec import preset
@@ -174,7 +174,7 @@ def test_what_follows_a_product_has_a_term_of_its_own():
 
 
 def width(r: RegionSpec, variant: str = LARGE) -> int:
-    from aicf.cuda_kernels.gemm.simt import epilogue
+    from aicf.cuda_kernels.gemm.problem import epilogue
 
     return epilogue(r, 2 if variant in MMAS else 4).width
 
@@ -312,7 +312,7 @@ def test_batches_run_on_the_host_agree_with_numpy(request):
     ("alone", 1, 5), ("c, z", 1, 5), ("shared b", 0, 30), ("shared b, rows", 1, 5), ("shared a", 1, 5), ("heads", 2, 5),
 ])  # fmt: skip
 def test_a_batch_that_all_walk_as_rows_is_rows(name, axes, rows):
-    gemm, after = problem(batched(5, 6, 4)[name])
+    gemm, after = problem.read(batched(5, 6, 4)[name])
     assert (len(gemm.batch), gemm.m, len(after.shape)) == (axes, rows, axes + 2)
 
 

@@ -16,8 +16,7 @@ from test_wgmma import assert_clean
 from wgmma_cases import H200, TRANSPOSES, assert_refused, named, product, residual
 
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import pack
-from aicf.cuda_kernels.gemm import simt as gemm
+from aicf.cuda_kernels.gemm import pack, problem
 from aicf.cuda_kernels.gemm import tf32x3 as gemm_tf32x3
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.wgmma_mainloop import accumulators_of
@@ -99,7 +98,7 @@ def test_as_exact_as_f32(ta, tb):
 
 def test_slices_are_added_up():
     """TF32 alone waits for a slice after it has asked for the next."""
-    finish = gemm.epilogue(gemm_tf32x3.split(of(64, 64, 64)).region, 2)
+    finish = problem.epilogue(gemm_tf32x3.split(of(64, 64, 64)).region, 2)
     for t in TILINGS:
         assert [accumulators_of(replace(t, promoted=s), finish, True, True).late for s in (False, True)] == [
             1,

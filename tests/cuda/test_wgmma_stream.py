@@ -36,7 +36,7 @@ from wgmma_cases import (
     stashed,
 )
 
-from aicf.cuda_kernels.gemm import simt as gemm
+from aicf.cuda_kernels.gemm import problem
 from aicf.cuda_kernels.gemm import stream_k as wgmma_stream
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.wgmma_scheduler import coords_of
@@ -51,7 +51,7 @@ def work_tiles_of(block, blocks, tiles, steps):
     """(of each item of a block, in order, its tile and its slices; whether the first is a head; which is a tail)"""
     machine = Machine(0)
     machine.grid = blocks
-    made = (bodies(machine).of(f) for f in work_units(coords_of(gemm.epilogue(product(8, 8, 8), 2))))
+    made = (bodies(machine).of(f) for f in work_units(coords_of(problem.epilogue(product(8, 8, 8), 2))))
     plan_of, tile_of, k_tiles_of, place_of = made
     walk = block, blocks, tiles, 1, steps, steps, 0, 0
     plan = plan_of(walk, (8, 8, 8))

@@ -22,7 +22,7 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import i32
-from ..gemm import simt as gemm
+from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
@@ -42,7 +42,7 @@ def _checks(region: RegionSpec) -> Checks:
     if max(strides) > 1:
         yield Reject("strides", f"strides is {strides}, needs 1")
     yield from checks(region, ("dy", "w"))
-    p, _ = gemm.problem(region)
+    p, _ = gemm_problem.read(region)
     yield multiple("channels of w", p.n, TMA_ALIGNMENT // p.dtype.itemsize)
 
 
@@ -78,7 +78,7 @@ def _data_gradient(tiling: WgmmaTiling) -> KernelVariant:
 
 
 def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
-    p, _ = gemm.problem(region)
+    p, _ = gemm_problem.read(region)
     dy, size, tile = region.operands[p.a], p.dtype.itemsize, k_tile(p.dtype)
     o = dy.shape[-1]
     windows = window_map(In(p.a), dy, windows_in(region), (tile, tiling.m))

@@ -9,7 +9,8 @@ from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32, i32, numel
-from ..gemm import simt as gemm
+from ..gemm import problem as gemm_problem
+from ..gemm.tile_cost import finish_us
 from . import positions
 from .positions import WindowProblem, checks, problem
 from .tiling import BLOCKS, ROWS, THREADS, DirectTiling
@@ -108,7 +109,7 @@ class ConvolutionDirect:
         c, t = problem(region), tiling_of(problem(region))
         return roofline(
             device, bytes=region.nbytes, flops=2.0 * instructions(c), efficiency=ISSUE, memory_efficiency=MEMORY_EFFICIENCY,
-            blocks=blocks_of(c), blocks_per_sm=BLOCKS, finish=gemm.finish_us(region, t.windows * t.channels),
+            blocks=blocks_of(c), blocks_per_sm=BLOCKS, finish=finish_us(region, t.windows * t.channels),
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -117,7 +118,7 @@ class ConvolutionDirect:
         if _is_empty(region):
             return []
         c, t, p = problem(region), tiling_of(problem(region)), problem(region).product
-        operands, scales = gemm.arguments(region)[2], (Num(p.alpha, f32), Num(p.beta, f32))
+        operands, scales = gemm_problem.arguments(region)[2], (Num(p.alpha, f32), Num(p.beta, f32))
         of_group = max(1, p.n // c.groups)
         sizes = (
             c.rows,
@@ -128,6 +129,6 @@ class ConvolutionDirect:
             of_group,
             *_staged(c),
         )
-        body = direct(t, gemm.epilogue(region, t.run), c.spread)
+        body = direct(t, gemm_problem.epilogue(region, t.run), c.spread)
         args = In(p.a), In(p.b), operands, tuple(Num(s, i32) for s in sizes), scales, *c.positions.arguments
         return [Launch(body, (blocks_of(c),), (THREADS,), args)]

@@ -9,7 +9,7 @@ from ...registry.variant import Checks, Num, Reject, at_least, at_most
 from ...rows import RegionSpec
 from ...rows.program import Gemm
 from ...types import TensorDesc, i32, numel
-from ..gemm import simt as gemm
+from ..gemm import problem as gemm_problem
 
 AXES = 3
 LIMIT = 2**31 - 2**20  # of what kernels count in 32 bits, with room for a step further
@@ -86,7 +86,7 @@ class WindowProblem(NamedTuple):
 
 def problem(region: RegionSpec) -> WindowProblem:
     """Of a region that can be read."""
-    p, _ = gemm.problem(region)
+    p, _ = gemm_problem.read(region)
     assert p.windows is not None
     groups = region.anchor.attrs["groups"]
     return WindowProblem(p, region.operands[p.a], region.operands[p.b], p.windows, groups)
@@ -94,7 +94,7 @@ def problem(region: RegionSpec) -> WindowProblem:
 
 def checks(region: RegionSpec) -> Checks:
     """Rows of channels one after the other, and numbers of 32 bits within an image."""
-    yield from gemm.checks(region)
+    yield from gemm_problem.checks(region)
     c = problem(region)
     yield at_most("axes of the batch", len(c.product.batch), 0)
     for name, t in (("x", c.x), ("w", c.w)):

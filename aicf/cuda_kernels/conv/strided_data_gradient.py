@@ -34,7 +34,7 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import TensorDesc, TensorSpec, bf16, f16, i32
-from ..gemm import simt as gemm
+from ..gemm import problem as gemm_problem
 from ..gemm import split_k as gemm_split
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
@@ -236,7 +236,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: Devic
     pitches = prod(p.sizes) * p.c, steps_y * wide, steps_x * p.c
     m, k = p.images * y.elements * x.elements, padded_k(p, phase)
     sizes = tuple(Num(n, i32) for n in (m, p.c, k, *geometry, *places, *pitches))
-    finish = gemm.epilogue(of, 2, tiling.rows, WARPS)
+    finish = gemm_problem.epilogue(of, 2, tiling.rows, WARPS)
     offset = (y.offset * wide + x.offset * p.c) * p.dtype.itemsize
     body = wgmma(
         tiling, True, False, finish, 1, producing=data_producer(tiling, finish, tiling.stages(1)),

@@ -26,7 +26,7 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import TensorDesc, bf16, f16, i32
-from ..gemm import simt as gemm
+from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
@@ -50,8 +50,8 @@ def _checks(region: RegionSpec) -> Checks:
 
 def checks(region: RegionSpec, called: tuple[str, str] = ("x", "w")) -> Checks:
     """Of what windows slide over and a kernel, which are called so."""
-    yield from gemm.checks(region)
-    p, _ = gemm.problem(region)
+    yield from gemm_problem.checks(region)
+    p, _ = gemm_problem.read(region)
     if p.dtype not in (f16, bf16):
         yield Reject("dtype", f"{called[0]} is {p.dtype}, needs f16 or bf16")
     x, w, of = region.operands[p.a], region.operands[p.b], windows_in(region)
@@ -76,7 +76,7 @@ def checks(region: RegionSpec, called: tuple[str, str] = ("x", "w")) -> Checks:
 
 
 def windows_in(region: RegionSpec) -> Windows:
-    of = gemm.problem(region)[0].windows
+    of = gemm_problem.read(region)[0].windows
     assert of is not None
     return of
 
@@ -92,7 +92,7 @@ def corners(of: Windows) -> tuple[list[int], list[int]]:
 
 def padded_k(region: RegionSpec) -> int:
     """Whole K-tiles of channels for each place of the kernel."""
-    p, _ = gemm.problem(region)
+    p, _ = gemm_problem.read(region)
     channels, tile = region.operands[p.a].shape[-1], k_tile(p.dtype)
     return p.k // max(1, channels) * cdiv(channels, tile) * tile
 
@@ -142,7 +142,7 @@ def window_map(source: In, x: TensorDesc, of: Windows, box: tuple[int, int]) -> 
 
 
 def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
-    p, _ = gemm.problem(region)
+    p, _ = gemm_problem.read(region)
     x, w, tile, size = region.operands[p.a], region.operands[p.b], k_tile(p.dtype), p.dtype.itemsize
     channels, windows = x.shape[-1], window_map(In(p.a), x, windows_in(region), (tile, tiling.m))
     places, rows = (channels, p.k // channels, w.shape[0]), (channels * size, p.k * size)
@@ -164,7 +164,7 @@ def geometry_of(of: Windows, sizes: tuple[int, ...], chunks: int) -> Geometry:
 
 
 def geometry_in(region: RegionSpec) -> Geometry:
-    p, _ = gemm.problem(region)
+    p, _ = gemm_problem.read(region)
     x = region.operands[p.a]
     chunks = padded_k(region) // k_tile(p.dtype) // (p.k // x.shape[-1])
     return geometry_of(windows_in(region), x.shape[1:-1], chunks)

@@ -11,7 +11,7 @@ from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
 from ...types import BASIC, TensorDesc, bf16, f16, i8, i32, u8
-from . import simt as gemm
+from . import problem
 from .codes_tiling import EIGHT, LOADED, CodeTile
 
 TAKES = "gemm_codes", "gemm_codes+map"
@@ -32,7 +32,7 @@ def scale_of(region: RegionSpec) -> tuple[int, TensorDesc]:
 
 
 def tile_of(region: RegionSpec) -> CodeTile:
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     bits, group = region.attrs["bits"], p.k // scale_of(region)[1].shape[1]
     columns, tiles = max(1, cdiv(p.m, EIGHT)), 2 if p.n >= WIDE else 1
     step = 4 * LOADED * 8 // bits
@@ -50,8 +50,8 @@ class GemvCodes:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from gemm.checks(region)
-        p, _ = gemm.problem(region)
+        yield from problem.checks(region)
+        p, _ = problem.read(region)
         if p.dtype not in (f16, bf16):
             yield Reject("dtype", f"x is {p.dtype}, needs f16 or bf16")
         if region.strict:
@@ -75,8 +75,8 @@ class GemvCodes:
         return one_launch(region, device) + START_US
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        (p, _), t = gemm.problem(region), tile_of(region)
-        blocks, f = cdiv(p.n, t.mn_extent), gemm.epilogue_statistics(region)
+        (p, _), t = problem.read(region), tile_of(region)
+        blocks, f = cdiv(p.n, t.mn_extent), problem.epilogue_statistics(region)
         trips = cdiv(p.k, t.tile_k) + f.matrices
         return roofline(
             device, bytes=region.nbytes, flops=2.0 * t.few * p.n * p.k, useful=p.flops, rate=p.dtype.name, efficiency=EFFICIENCY,
@@ -87,13 +87,13 @@ class GemvCodes:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .codes_body import gemv_codes
 
-        (p, _), t = gemm.problem(region), tile_of(region)
+        (p, _), t = problem.read(region), tile_of(region)
         at, scale = scale_of(region)
         w = region.operands[p.b]
-        _, _, operands, *_, scales = gemm.arguments(region)
+        _, _, operands, *_, scales = problem.arguments(region)
         groups = scale.shape[1]
         sizes = tuple(Num(x, i32) for x in (p.n, p.m, p.k, p.k // groups, groups))
         steps = Num(w.stride[0]), Num(p.a_steps[-2])
         args = (In(p.b), In(p.a), In(at), operands, sizes, steps, scales)
-        body = gemv_codes(p.dtype, w.dtype, scale.dtype, t, gemm.epilogue(region, 1))
+        body = gemv_codes(p.dtype, w.dtype, scale.dtype, t, problem.epilogue(region, 1))
         return [Launch(body, (cdiv(p.n, t.mn_extent),), (t.threads,), args)]

@@ -1,6 +1,6 @@
 """Variants for matrix products in exact f32 on Hopper's CUDA cores: TMA, a ring of K-tiles, 128 accumulators to a thread.
 
-Epilogues and results are those of simt.py, descriptors of operands those of wgmma.py: rows, K-major or MN-major, begin at multiples of
+Epilogues and results are those of problem.py, descriptors of operands those of wgmma.py: rows, K-major or MN-major, begin at multiples of
 16 bytes.
 """
 
@@ -24,8 +24,7 @@ from ...registry.variant import (
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import f32, i32
-from . import column_sums
-from . import simt as gemm
+from . import column_sums, problem
 from . import split_k as gemm_split
 from . import wgmma as gemm_wgmma
 from .fma_tiling import RUN, WARP_TILE, FmaTiling, Order
@@ -59,9 +58,9 @@ def _unfit(region: RegionSpec) -> Reject | None:
 
 
 def _checks(region: RegionSpec) -> Checks:
-    yield gemm.refusal(region)
-    yield from gemm.lean(region)
-    p, _ = gemm.problem(region)
+    yield problem.refusal(region)
+    yield from problem.lean(region)
+    p, _ = problem.read(region)
     yield at_least("least extent", min(p.m, p.n, p.k), 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, WARP_TILE) * cdiv(p.n, WARP_TILE), EXTENT)
@@ -74,7 +73,7 @@ def _fma(tiling: FmaTiling) -> KernelVariant:
     m, warp_groups = tiling.m, tiling.warp_groups
 
     @variant(
-        "gemm", id="cuda.gemm_fma.v1", config=(tiling,), takes=gemm.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
+        "gemm", id="cuda.gemm_fma.v1", config=(tiling,), takes=problem.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
     )  # fmt: skip
     class Fma:
         __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep K-tiles loaded by TMA.
@@ -117,14 +116,14 @@ def _launch(tiling: FmaTiling, region: RegionSpec, split: gemm_split.KSplit | No
     """Of the whole product, or of splits of k."""
     from .fma_body import fma
 
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     both = gemm_wgmma.operands(region, either=True)
     assert not isinstance(both, Reject)
     a, b = both
-    _, _, operands, sizes, *_, scales = gemm.arguments(region, tiling.m)
-    (tiles,) = gemm.grid(p, tiling.m, tiling.n)
+    _, _, operands, sizes, *_, scales = problem.arguments(region, tiling.m)
+    (tiles,) = problem.grid(p, tiling.m, tiling.n)
     if split is None:
-        finish = gemm.epilogue(region, RUN, tiling.m)
+        finish = problem.epilogue(region, RUN, tiling.m)
     else:
         finish, tiles = gemm_split.raw(region, RUN), tiles * split.number
         operands, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.k, i32)), gemm_split.UNSCALED

@@ -9,8 +9,9 @@ from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import cdiv
 from ...rows import RegionSpec
 from ...types import f32
-from . import simt
-from .simt import Sizes
+from . import problem
+from .problem import Sizes
+from .tile_cost import MEMORY_EFFICIENCY, SimtTile
 
 WARP_TILE = 64  # rows and columns of a warp's tile: 16 x 8 for each thread
 RUN = 4  # neighbouring columns of a thread
@@ -25,7 +26,7 @@ GROUP_SUM_US = 1.0  # for sums of warp groups to be added up in shared memory
 
 
 @dataclass(frozen=True)
-class FmaTiling(simt.SimtTile):
+class FmaTiling(SimtTile):
     """A tile for a block, 64 x 64 of it for each of its warps, in K-tiles `step` deep.
 
     raws    K-major stages, that a warp group has in shared memory beside two MN-major ones
@@ -40,20 +41,20 @@ class FmaTiling(simt.SimtTile):
 
     def least(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Of `cost`: a launch, and the arithmetic of whole tiles."""
-        even = self.even_us(simt.problem(region)[0], device) if simt.k_of(region) else 0.0
+        even = self.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
         return one_launch(region, device) + max(START_US, even)
 
     def product_cost(
         self, gemm_: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
     ) -> Cost:
         """As a Tile's; but K-tiles are there in time."""
-        (blocks,) = simt.grid(gemm_, self.m, self.n)
+        (blocks,) = problem.grid(gemm_, self.m, self.n)
         speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
         multiply = 2.0 * self.m * self.n * gemm_.k / speed if speed else 0.0
         reads = gemm_.count * (cdiv(gemm_.n, self.n) * gemm_.m + cdiv(gemm_.m, self.m) * gemm_.n)
         return roofline(
             device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm_.k, useful=useful, efficiency=self.efficiency,
-            memory_efficiency=simt.MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
+            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
             cached=float(reads * gemm_.k * f32.itemsize), finish=finish + GROUP_SUM_US * (self.warp_groups > 1), in_step=True,
             chain=START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1),
         )  # fmt: skip

@@ -13,9 +13,8 @@ from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject,
 from ...rows import RegionSpec
 from ...types import BASIC, i8, u8
 from . import packed as gemm_packed
-from . import simt as gemm
+from . import problem, wgmma_cost
 from . import wgmma as gemm_wgmma
-from . import wgmma_cost
 from .packed import Packed
 from .wgmma_tiling import TILINGS, WgmmaTiling
 
@@ -33,7 +32,7 @@ def family(region: RegionSpec) -> Reject | None:
 
 def _checks(region: RegionSpec) -> Checks:
     yield from gemm_wgmma.checks(region)
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     if p.dtype not in (i8, u8):
         yield Reject("dtype", f"a is {p.dtype}, this one is for i8 and u8")
     made = gemm_wgmma.operands(region)
@@ -44,7 +43,7 @@ def _int8(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
 
     @variant(
-        "gemm", id="cuda.gemm_wgmma.v1", config=(tiling, "int8"), takes=gemm.TAKES, needs=("sm_90a",), dtypes=TYPES, family=family
+        "gemm", id="cuda.gemm_wgmma.v1", config=(tiling, "int8"), takes=problem.TAKES, needs=("sm_90a",), dtypes=TYPES, family=family
     )  # fmt: skip
     class Int8:
         __doc__ = f"""As the config without `int8`, of i8 and u8: sums are i32, and what scales them is in its epilogue.

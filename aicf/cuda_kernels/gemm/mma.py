@@ -1,5 +1,5 @@
 """Variants for matrix products on tensor cores by mma.sync, sm_80 and newer; operands, epilogues and results are those of
-simt.py, and operands may lie anyhow: the better rows are aligned, the wider the copies."""
+problem.py, and operands may lie anyhow: the better rows are aligned, the wider the copies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, var
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import Precision, TensorDesc, bf16, f16, f32
-from . import column_sums
-from . import simt as gemm
+from . import column_sums, problem
 from . import split_k as gemm_split
 from .mma_tiling import MmaTiling
+from .tile_cost import MEMORY_EFFICIENCY, finish_us
 
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
@@ -53,7 +53,7 @@ class MmaOperand:
 
 
 def operands(region: RegionSpec) -> tuple[MmaOperand, MmaOperand]:
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     return (
         _operand("a", region.operands[p.a], a_batch, (p.m, a_m), (p.k, a_k)),
@@ -95,7 +95,7 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
         return None
 
     def refusal(region: RegionSpec) -> Reject | None:
-        return unfit(region) or strict(region) or gemm.refusal(region)
+        return unfit(region) or strict(region) or problem.refusal(region)
 
     return refusal
 
@@ -113,9 +113,9 @@ def _cost(tiling: MmaTiling, efficiency: float, rate: str, region: RegionSpec, d
     `stages` - 1 K-tiles are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
     What is narrower than 16 bytes takes more copies, which warps issue in the place of products.
     """
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     itemsize = p.dtype.itemsize
-    (blocks,) = gemm.grid(p, tiling.m, tiling.n)
+    (blocks,) = problem.grid(p, tiling.m, tiling.n)
     k_tiles = max(1, cdiv(p.k, tiling.tile_k))
     efficiency *= CEILING.get(device.arch[0], CEILING_LATER)
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
@@ -131,13 +131,13 @@ def _cost(tiling: MmaTiling, efficiency: float, rate: str, region: RegionSpec, d
         copies += nbytes * (each / operand.width - 1 / WIDEST)
     if copies and multiply:
         efficiency *= multiply / (multiply + copies * COPY_US)
-    finish = gemm.finish_us(region, tiling.m * tiling.n)
+    finish = finish_us(region, tiling.m * tiling.n)
     nbytes = (tiling.m + tiling.n) * tiling.tile_k * itemsize
     crowd = min(resident, cdiv(blocks, device.sms))
     arrive = (COPIED_TRIP_US + crowd * nbytes / L2_PER_SM * 1e-3) / (tiling.stages - 1)
     mn_extent = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
     cost = roofline(
-        device, bytes=region.nbytes, memory_efficiency=gemm.MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
+        device, bytes=region.nbytes, memory_efficiency=MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
         efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(mn_extent * p.k * itemsize),
         chain=START_US + k_tiles * (staged_us + STEP_US + max(0.0, arrive - multiply)), finish=finish,
     )  # fmt: skip
@@ -169,7 +169,7 @@ def _mma(
         "gemm",
         id="cuda.gemm_mma.v1",
         config=(f"{m}x{n}", *words),
-        takes=gemm.TAKES_SUMS,
+        takes=problem.TAKES_SUMS,
         needs=("sm_80",),
         shared=shared,
         family=FAMILIES[precision],
@@ -185,7 +185,7 @@ def _mma(
             yield from _checks(region, tiling)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            rate = gemm.problem(region)[0].dtype.name if halves else "tf32"
+            rate = problem.read(region)[0].dtype.name if halves else "tf32"
             return _cost(tiling, efficiency, rate, region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -200,14 +200,14 @@ def _mma(
 def _launch(tiling: MmaTiling, precision: Precision, region: RegionSpec) -> Launch:
     from .mma_body import PAIR, mma
 
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     a, b = operands(region)
     kind = p.dtype.name if precision is Precision.exact else precision.name
     body = mma(
-        tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), gemm.epilogue(region, PAIR, tiling.m)
+        tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), problem.epilogue(region, PAIR, tiling.m)
     )
-    grid, shared = gemm.grid(p, tiling.m, tiling.n), tiling.shared(p.dtype.itemsize)
-    return Launch(body, grid, (tiling.threads,), gemm.arguments(region, tiling.m), shared)
+    grid, shared = problem.grid(p, tiling.m, tiling.n), tiling.shared(p.dtype.itemsize)
+    return Launch(body, grid, (tiling.threads,), problem.arguments(region, tiling.m), shared)
 
 
 VARIANTS = (

@@ -1,6 +1,6 @@
 """GEMM on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
 
-Strides, epilogue and what is computed are those of simt.py. K-tiles of operands lie in shared memory as mma_stages.py says,
+Strides, epilogue and what is computed are those of problem.py. K-tiles of operands lie in shared memory as mma_stages.py says,
 several of them, of which one is multiplied and the others are on their way.
 """
 

@@ -32,8 +32,7 @@ from ...rows.read import read
 from ...types import Precision, TensorDesc, f32
 from . import fma as gemm_fma
 from . import mma as gemm_mma
-from . import pack
-from . import simt as gemm
+from . import pack, problem, simt
 from . import wgmma as gemm_wgmma
 
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
@@ -63,7 +62,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
     indices = p.a, p.b
     both = gemm_wgmma.each_operand(region, _either(p))
     made = with_copies(region, p, {i for i, o in zip(indices, both) if isinstance(o, Reject)})
-    if len(gemm.problem(made.region)[0].batch) > gemm.BATCH_AXES:
+    if len(problem.read(made.region)[0].batch) > problem.BATCH_AXES:
         made = with_copies(region, p, set(indices))
     return refusal_of(made, p, after) or made
 
@@ -220,7 +219,7 @@ VARIANTS = tuple(
         (gemm_wgmma.VARIANTS, TILINGS),
         (gemm_mma.VARIANTS, ("128x128", "128x256 deep")),
         (gemm_fma.VARIANTS, ("128x128",)),
-        (gemm.TILED, ("64x64",)),
+        (simt.TILED, ("64x64",)),
     )
     for config in configs
 )

@@ -12,10 +12,9 @@ from ...registry.variant import NEEDLESS, Checks, KernelVariant, Launch, Reject,
 from ...rows import RegionSpec
 from ...types import f32
 from . import packed as gemm_packed
-from . import simt as gemm
+from . import problem, wgmma_cost
 from . import split_k as gemm_split
 from . import wgmma as gemm_wgmma
-from . import wgmma_cost
 from .packed import Packed
 from .wgmma import TmaOperand
 from .wgmma_tiling import TILINGS, WgmmaTiling, k_tile
@@ -53,7 +52,7 @@ def family(region: RegionSpec) -> Reject | None:
 
 def _checks(region: RegionSpec) -> Checks:
     yield from gemm_wgmma.checks(region)
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     if p.dtype is not f32:
         yield Reject("dtype", f"a is {p.dtype}, this one is for f32")
     made = rs_operands(region)
@@ -64,7 +63,7 @@ def _rs(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
 
     @variant(
-        "gemm", id="cuda.gemm_wgmma.v1", config=(tiling, "rs"), takes=gemm.TAKES, needs=("sm_90a",), family=family
+        "gemm", id="cuda.gemm_wgmma.v1", config=(tiling, "rs"), takes=problem.TAKES, needs=("sm_90a",), family=family
     )  # fmt: skip
     class Rs:
         __doc__ = f"""As the config without `rs`, of TF32 whose k is not contiguous in one operand: threads load it into registers.
@@ -136,7 +135,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
         return Reject(NEEDLESS, "a and b are read where they are")
     if refused.condition != BOTH:
         return refused
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     made = gemm_packed.with_copies(region, p, {p.a if p.m < p.n else p.b})
     return gemm_packed.refusal_of(made, p, after) or made
 

@@ -1,5 +1,5 @@
 """Variants for matrix products with few rows or few columns, as one token at a time makes them (decode): reading the other
-operand is all that takes time. Operands, epilogues and results are those of simt.py.
+operand is all that takes time. Operands, epilogues and results are those of problem.py.
 
 The operand with few lines (rows of a, columns of b) is called small, the other one wide. A byte of the wide one meets `few` flops for
 halves, half as many for f32. Of 4.8 TB/s and 66.9 TFLOP/s, an H200's, 14 flops a byte are the balance, and half of that after
@@ -18,9 +18,10 @@ from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import TensorDesc, f32, i32
-from . import simt as gemm
+from . import problem
 from . import split_k as gemm_split
 from .small_m_tiling import FEW, Share, Staging
+from .tile_cost import MEMORY_EFFICIENCY
 
 LOADED = 16  # bytes that a thread loads at once
 SPLITS = 64
@@ -52,7 +53,7 @@ class SmallM(NamedTuple):
 
 def small_m(region: RegionSpec) -> SmallM:
     """A product as its wide and its small operand."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     (*_, a_m, a_k), (*_, b_k, b_n) = p.a_steps, p.b_steps
     a, b = MnOperand(p.a, p.m, a_m, a_k), MnOperand(p.b, p.n, b_n, b_k)
     return SmallM(b, a, p.k, True) if p.m <= p.n else SmallM(a, b, p.k, False)
@@ -80,7 +81,7 @@ def run(x: MnOperand, k: int, matrix: TensorDesc, longest: int) -> int:
 
 
 def share(region: RegionSpec) -> tuple[Share, Staging]:
-    s, dtype = small_m(region), gemm.problem(region)[0].dtype
+    s, dtype = small_m(region), problem.read(region)[0].dtype
     few, fast = 1 << max(0, s.small.mn_extent - 1).bit_length(), k_major(s.wide, s.k)
     longest = min(LOADED // dtype.itemsize, 8 if few <= 4 else 4)
     made = Share(few, fast, run(s.wide, s.k, region.operands[s.wide.operand], longest), dtype.itemsize)
@@ -122,7 +123,7 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=256)
 def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
     """The fastest, as predicted: another launch is worth it where there would be few blocks with long ways to go."""
-    (p, _), s = gemm.problem(region), small_m(region)
+    (p, _), s = problem.read(region), small_m(region)
     steps, tiles = cdiv(s.k, block.tile_k), max(1, cdiv(s.wide.mn_extent, block.mn_extent))
     most = min(SPLITS, steps // 2) if p.m * p.n < 2**31 else 1
     best = None
@@ -146,20 +147,20 @@ def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
 
 def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
     """The wide operand once, the small one from the cache for each block; no step in less than a trip to memory."""
-    (p, _), s = gemm.problem(region), small_m(region)
+    (p, _), s = problem.read(region), small_m(region)
     tiles, k_extent = max(1, cdiv(s.wide.mn_extent, block.mn_extent)), min(chunk, max(1, s.k))
     size = p.dtype.itemsize
     through, total = gemm_split.sum_cost(region, p, splits, device)
     # of what follows the product, a split has nothing
     each = RESULT_US
     if splits == 1:
-        f = gemm.epilogue_statistics(region)
+        f = problem.epilogue_statistics(region)
         each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
     cost = roofline(
         device, bytes=gemm_split.operand_bytes(p) + through if splits > 1 else region.nbytes,
         flops=block.flops * s.wide.mn_extent * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
-        chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + block.results * each, memory_efficiency=gemm.MEMORY_EFFICIENCY,
+        chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + block.results * each, memory_efficiency=MEMORY_EFFICIENCY,
         cached=float(tiles * s.small.mn_extent + s.wide.mn_extent) * s.k * size,
     )  # fmt: skip
     if splits > 1:
@@ -169,8 +170,8 @@ def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chu
 
 def checks(region: RegionSpec, few: int) -> Checks:
     """What every kernel for few lines takes: one product, whose sums may be added up from splits."""
-    yield from gemm.checks(region)
-    p, _ = gemm.problem(region)
+    yield from problem.checks(region)
+    p, _ = problem.read(region)
     if region.strict:
         yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
     yield at_most("axes of the batch", len(p.batch), 0)
@@ -178,7 +179,7 @@ def checks(region: RegionSpec, few: int) -> Checks:
 
 
 def workspace(region: RegionSpec, plan: Plan) -> int:
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     return p.m * p.n * plan.splits * f32.itemsize if plan.splits > 1 else 0
 
 
@@ -187,7 +188,7 @@ def launches(
 ) -> list[Launch]:
     """`make(epilogue)`: the body. It takes (wide, small, operands, sizes, wide_steps, small_steps, scales): see gemm/small_m_body.py."""
     s = small_m(region)
-    _, _, operands, *_, scales = gemm.arguments(region)
+    _, _, operands, *_, scales = problem.arguments(region)
     sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k, plan.chunk))
     walks = tuple((Num(x.mn_step), Num(x.k_step)) for x in (s.wide, s.small))
 
@@ -196,7 +197,7 @@ def launches(
         return Launch(make(epilogue), (plan.blocks,), (threads,), args)
 
     if plan.splits == 1:
-        return [products(gemm.epilogue(region, 1), operands, scales)]
+        return [products(problem.epilogue(region, 1), operands, scales)]
     first = products(gemm_split.raw(region, 1), gemm_split.PARTIAL, gemm_split.UNSCALED)
     return [first, gemm_split.total(region, plan.splits)]
 
@@ -211,7 +212,7 @@ def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     )
 
 
-@variant("gemm", id="cuda.gemv_simt.v1", takes=gemm.TAKES)
+@variant("gemm", id="cuda.gemv_simt.v1", takes=problem.TAKES)
 class GemvSimt:
     """Few rows or columns, up to 16, on the CUDA cores: f32, f16 or bf16, f32 accumulators, any strides.
 

@@ -12,7 +12,7 @@ from ...registry.cost import Cost
 from ...registry.variant import Checks, Launch, Reject, cdiv, variant
 from ...rows import RegionSpec
 from ...types import bf16, f16
-from . import simt as gemm
+from . import problem
 from . import small_m as gemv
 from .small_m_mma_tiling import CHUNK, FEW, Warps
 
@@ -26,14 +26,14 @@ def warps(region: RegionSpec) -> Warps:
 
 
 def _plan(region: RegionSpec, device: DeviceSpec) -> gemv.Plan:
-    w, rate = warps(region), gemm.problem(region)[0].dtype.name
+    w, rate = warps(region), problem.read(region)[0].dtype.name
     results = cdiv(w.mn_extent * w.few, w.threads)
     return gemv.plan(
         region, gemv.Block(w.mn_extent, w.tile_k, w.resident, 2.0 * w.few, rate, EFFICIENCY, results), device
     )
 
 
-@variant("gemm", id="cuda.gemv_mma.v1", takes=gemm.TAKES, needs=("sm_80",))
+@variant("gemm", id="cuda.gemv_mma.v1", takes=problem.TAKES, needs=("sm_80",))
 class GemvMma:
     """Few rows or columns, up to 64, by mma.sync m16n8k16 out of registers that loads fill: f16 or bf16, f32 accumulators.
 
@@ -44,8 +44,8 @@ class GemvMma:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from gemm.checks(region)
-        s, p = gemv.small_m(region), gemm.problem(region)[0]
+        yield from problem.checks(region)
+        s, p = gemv.small_m(region), problem.read(region)[0]
         if p.dtype not in (f16, bf16):
             yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
         yield from gemv.checks(region, FEW)
@@ -67,7 +67,7 @@ class GemvMma:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .small_m_mma_body import gemv_mma
 
-        (p, _), s, w = gemm.problem(region), gemv.small_m(region), warps(region)
+        (p, _), s, w = problem.read(region), gemv.small_m(region), warps(region)
         return gemv.launches(
             region, _plan(region, device), w.threads, lambda e: gemv_mma(p.dtype, w, s.rows, e)
         )

@@ -7,7 +7,7 @@ from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, cdiv, variant
 from ...rows import RegionSpec
 from ...types import i32
-from . import simt as gemm
+from . import problem
 from .small_m import LOADED, checks, k_major, run, small_m
 from .small_m_warps_body import WARP, Teams
 
@@ -26,7 +26,7 @@ FRACTION = 0.8  # of the bandwidth, where lines are many
 
 
 def teams(region: RegionSpec) -> Teams:
-    s, dtype = small_m(region), gemm.problem(region)[0].dtype
+    s, dtype = small_m(region), problem.read(region)[0].dtype
     few, width = 1 << max(0, s.small.mn_extent - 1).bit_length(), LOADED // dtype.itemsize
     most = LOADS if few == 1 else MANY
     steps = cdiv(s.k, WARP * width)  # loads of a lane for a line, if one warp takes it
@@ -36,7 +36,7 @@ def teams(region: RegionSpec) -> Teams:
     return Teams(few, width, lines, team, loads, max(1, WARPS // team))
 
 
-@variant("gemm", id="cuda.gemv_warps.v1", takes=gemm.TAKES)
+@variant("gemm", id="cuda.gemv_warps.v1", takes=problem.TAKES)
 class GemvWarps:
     """One to four rows or columns, on the CUDA cores: f32, f16 or bf16, f32 accumulators, both operands along k in aligned runs of 16 bytes.
 
@@ -61,9 +61,9 @@ class GemvWarps:
         return one_launch(region, device) + START_US + STEP_US
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        (p, _), s, t = gemm.problem(region), small_m(region), teams(region)
+        (p, _), s, t = problem.read(region), small_m(region), teams(region)
         blocks = cdiv(s.wide.mn_extent, t.mn_extent)
-        f = gemm.epilogue_statistics(region)
+        f = problem.epilogue_statistics(region)
         trips = cdiv(s.k, t.step * t.team) + f.matrices  # what an epilogue reads comes behind the sums
         return roofline(
             device, bytes=region.nbytes, flops=2.0 * (t.few + 1) * s.wide.mn_extent * s.k, useful=p.flops, efficiency=0.5,
@@ -76,9 +76,9 @@ class GemvWarps:
 
         s, t = small_m(region), teams(region)
         wide, small = (region.operands[x.operand].dtype for x in (s.wide, s.small))
-        _, _, operands, *_, scales = gemm.arguments(region)
+        _, _, operands, *_, scales = problem.arguments(region)
         sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k))
         apart = Num(s.wide.mn_step), Num(s.small.mn_step)
         args = (In(s.wide.operand), In(s.small.operand), operands, sizes, apart, scales)
-        body = gemv_warps(wide, small, t, s.rows, gemm.epilogue(region, 1))
+        body = gemv_warps(wide, small, t, s.rows, problem.epilogue(region, 1))
         return [Launch(body, (cdiv(s.wide.mn_extent, t.mn_extent),), (t.threads,), args)]

@@ -30,8 +30,9 @@ from ...rows import RegionSpec
 from ...rows.program import Expression, Gemm
 from ...types import f32, i32
 from ..maps.elementwise import THREADS
-from . import simt as gemm
-from .simt import Sizes
+from . import problem, simt
+from .problem import Sizes
+from .tile_cost import STEP_US, STORE_US, SimtTile, finish_us
 
 LEAST_STEPS = 2  # of a tile's step along k, in each split
 SUM_STEP_US = 0.07  # of the second launch, for each split: measured on an H200
@@ -61,7 +62,7 @@ def divide(k: int, wanted: int, step: int) -> KSplit:
 def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
     """Beside what the tile takes: one product of few tiles, long enough to be split, and not the order of sums that strictness
     asks for."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     if region.strict:
         yield Reject("strict", STRICT)
     yield at_most("axes of the batch", len(p.batch), 0)
@@ -76,19 +77,19 @@ def choices(k: int, most: int, step: int) -> list[KSplit]:
     return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
 
 
-def best(region: RegionSpec, tile: gemm.SimtTile, device: DeviceSpec) -> tuple[Cost, KSplit]:
+def best(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> tuple[Cost, KSplit]:
     """The number of splits that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
-    p, _ = gemm.problem(region)
-    sizes = gemm.sizes_of(p)
+    p, _ = problem.read(region)
+    sizes = problem.sizes_of(p)
     split = _fastest(sizes, tile, device)
     through, total = sum_cost(region, p, split.number, device)
     return _cost(sizes, tile, split, device, through, total), split
 
 
 @lru_cache(maxsize=4096)
-def _fastest(sizes: Sizes, tile: gemm.SimtTile, device: DeviceSpec) -> KSplit:
-    (tiles,) = gemm.grid(sizes, tile.m, tile.n)
-    result, finish = sizes.m * sizes.n * f32.itemsize, gemm.STORE_US * SUM_RUN * THREADS
+def _fastest(sizes: Sizes, tile: SimtTile, device: DeviceSpec) -> KSplit:
+    (tiles,) = problem.grid(sizes, tile.m, tile.n)
+    result, finish = sizes.m * sizes.n * f32.itemsize, STORE_US * SUM_RUN * THREADS
 
     def us(split: KSplit) -> float:
         through, total = _sum(sizes, split.number, result, finish, device)
@@ -97,14 +98,12 @@ def _fastest(sizes: Sizes, tile: gemm.SimtTile, device: DeviceSpec) -> KSplit:
     return min(choices(sizes.k, device.sms * tile.blocks_per_sm // tiles, tile.step), key=us)
 
 
-def _cost(
-    sizes: Sizes, tile: gemm.SimtTile, split: KSplit, device: DeviceSpec, through: int, total: Cost
-) -> Cost:
+def _cost(sizes: Sizes, tile: SimtTile, split: KSplit, device: DeviceSpec, through: int, total: Cost) -> Cost:
     """The splits as a batch that is written in f32, then a pass over them. Between the two they stay in the L2 cache, if
     they fit."""
     partial = Sizes(sizes.m, sizes.n, split.k, split.number, sizes.dtype)
     first = tile.product_cost(
-        partial, operand_bytes(sizes) + through, device, sizes.flops, gemm.STORE_US * tile.m * tile.n
+        partial, operand_bytes(sizes) + through, device, sizes.flops, STORE_US * tile.m * tile.n
     )
     return first.plus(**{"sum of parts": total.us})
 
@@ -116,7 +115,7 @@ def operand_bytes(p: Gemm | Sizes) -> int:
 def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tuple[int, Cost]:
     """(bytes of so many splits that go through memory when they are written, the second launch)."""
     rest = max(0, region.nbytes - operand_bytes(p))
-    return _sum(gemm.sizes_of(p), number, rest, gemm.finish_us(region, SUM_RUN * THREADS), device)
+    return _sum(problem.sizes_of(p), number, rest, finish_us(region, SUM_RUN * THREADS), device)
 
 
 def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec) -> tuple[int, Cost]:
@@ -137,7 +136,7 @@ def raw(region: RegionSpec, run: int) -> Any:
     """The epilogue of a split: sums as they are, into the workspace, by runs of at most so many columns."""
     from .epilogue import Epilogue
 
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     width = next(w for w in (4, 2, 1) if w <= run and p.n % w == 0)
     return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True)
 
@@ -146,9 +145,9 @@ def total(region: RegionSpec, number: int) -> Launch:
     """The second launch: so many splits are summed, and what follows the product is done."""
     from .split_k_body import sum_splits
 
-    p, _ = gemm.problem(region)
-    _, _, operands, sizes, *_, scales = gemm.arguments(region)
-    finish = gemm.epilogue(region, SUM_RUN)
+    p, _ = problem.read(region)
+    _, _, operands, sizes, *_, scales = problem.arguments(region)
+    finish = problem.epilogue(region, SUM_RUN)
     blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
     args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
     return Launch(sum_splits(finish), (blocks,), (THREADS,), args)
@@ -169,7 +168,7 @@ def split(
     its cost; `first`: the launch of the splits, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
     m, n = tile
 
-    @variant("gemm", id=f"cuda.{kernel}.v1", config=(*config, "split"), takes=gemm.TAKES, **more)
+    @variant("gemm", id=f"cuda.{kernel}.v1", config=(*config, "split"), takes=problem.TAKES, **more)
     class Split:
         __doc__ = f"""As {kernel} of this tile, on splits of k side by side, and a second launch for their sum and what follows the product.
 
@@ -185,7 +184,7 @@ def split(
             return best(region, device)[0]
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            p, _ = gemm.problem(region)
+            p, _ = problem.read(region)
             return 4 * best(region, device)[1].number * p.m * p.n
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -199,7 +198,7 @@ def split(
 def split_tile(
     kernel: str,
     config: tuple[object, ...],
-    tile: gemm.SimtTile,
+    tile: SimtTile,
     first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch],
     **more: Any,
 ) -> KernelVariant:
@@ -209,21 +208,21 @@ def split_tile(
     )  # fmt: skip
 
 
-def _tiled(tile: gemm.SimtTile) -> KernelVariant:
+def _tiled(tile: SimtTile) -> KernelVariant:
     def first(region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
-        p, _ = gemm.problem(region)
-        a, b, _, _, *walks, _ = gemm.arguments(region)
+        p, _ = problem.read(region)
+        a, b, _, _, *walks, _ = problem.arguments(region)
         sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, split.k))
-        (tiles,) = gemm.grid(p, tile.m, tile.n)
-        body = gemm.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
+        (tiles,) = problem.grid(p, tile.m, tile.n)
+        body = simt.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
         return Launch(body, (tiles * split.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
-        waited = LEAST_STEPS * gemm.STEP_US + gemm.STORE_US * tile.m * tile.n
-        even = tile.even_us(gemm.problem(region)[0], device) if gemm.k_of(region) else 0.0
+        waited = LEAST_STEPS * STEP_US + STORE_US * tile.m * tile.n
+        even = tile.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
         return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
 
-    return split_tile("gemm_tiled", (f"{tile.m}x{tile.n}",), tile, first, accepts=gemm.checks, least=least)
+    return split_tile("gemm_tiled", (f"{tile.m}x{tile.n}",), tile, first, accepts=problem.checks, least=least)
 
 
-VARIANTS = tuple(map(_tiled, (gemm.SMALL, gemm.MIDDLE, gemm.LARGE)))
+VARIANTS = tuple(map(_tiled, (simt.SMALL, simt.MIDDLE, simt.LARGE)))

@@ -7,9 +7,8 @@ from ...registry.variant import Checks, Reject, Work, at_least, at_most
 from ...rows import RegionSpec
 from ...types import f32, i64
 from ..hopper.units import WARPS
-from . import simt as gemm
+from . import problem, wgmma_cost
 from . import split_k as gemm_split
-from . import wgmma_cost
 from .wgmma_tiling import SMS, WgmmaTiling, k_tile
 
 
@@ -17,7 +16,7 @@ def checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
     """More tiles than multiprocessors; and numbers of K-tiles, times blocks, that are u32."""
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     if len(p.batch) > 1 and len(after.loads) > 1 and wgmma_cost.staged(tiling, region):
         yield Reject(
             "registers",

@@ -1,6 +1,6 @@
 """Variants for matrix products on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
 
-Epilogues and results are those of simt.py; operands are loaded by TMA, so that rows have to begin at multiples of 16 bytes. Halves
+Epilogues and results are those of problem.py; operands are loaded by TMA, so that rows have to begin at multiples of 16 bytes. Halves
 are K-major or MN-major; TF32 and fp8 have to be K-major.
 """
 
@@ -31,8 +31,7 @@ from ...registry.variant import (
 from ...rows import RegionSpec
 from ...types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i8, i32, u8
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS, boxed, left
-from . import column_sums, wgmma_cost
-from . import simt as gemm
+from . import column_sums, problem, wgmma_cost
 from . import split_k as gemm_split
 from . import stream_k as wgmma_stream
 from .wgmma_tiling import MIXED_WIDTHS, OF_C, SPLIT, STREAM, TILINGS, WgmmaTiling, k_tile, promotes
@@ -82,7 +81,7 @@ def operands(region: RegionSpec, either: bool = False) -> tuple[TmaOperand, TmaO
 @lru_cache(maxsize=256)
 def each_operand(region: RegionSpec, either: bool = False) -> tuple[TmaOperand | Reject, TmaOperand | Reject]:
     """a and b, each of them or why it has no 16-byte aligned rows."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     a, b = region.operands[p.a], region.operands[p.b]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
     return (
@@ -119,7 +118,7 @@ def _operand(
 
 def extents(region: RegionSpec) -> tuple[int, int, int]:
     """m, n and k."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     return p.m, p.n, p.k
 
 
@@ -137,8 +136,8 @@ def _checks(region: RegionSpec) -> Checks:
 
 def checks(region: RegionSpec) -> Checks:
     """Of all that follows, but for how operands lie."""
-    yield from gemm.checks(region)
-    p, _ = gemm.problem(region)
+    yield from problem.checks(region)
+    p, _ = problem.read(region)
     if p.dtype is f32 and p.precision is not Precision.tf32:
         yield Reject("precision", f"the product is to be {p.precision.name}, this one is tf32")
     if promotes(p.dtype) and region.strict:
@@ -152,7 +151,7 @@ def checks(region: RegionSpec) -> Checks:
 
 
 def _summed(tiling: WgmmaTiling, region: RegionSpec) -> Reject | None:
-    if promotes(gemm.problem(region)[0].dtype) and not tiling.can_promote:
+    if promotes(problem.read(region)[0].dtype) and not tiling.can_promote:
         return Reject(
             "accumulators",
             "fp8 accumulators are promoted while tensor cores go on: needs two consumers that multiply at once, and registers for both",
@@ -166,7 +165,7 @@ def _summed(tiling: WgmmaTiling, region: RegionSpec) -> Reject | None:
 def _narrow(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
     """A group of narrow tiles has to find room, in one product."""
     if tiling.narrow_n:
-        p, _ = gemm.problem(region)
+        p, _ = problem.read(region)
         yield at_least("n", p.n, tiling.narrow_n * tiling.narrow_group)
         yield at_most("axes of the batch", len(p.batch), 0)
         made = operands(region)
@@ -181,7 +180,7 @@ def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
     """A tiling as a variant."""
     # column sums are of 64 columns at a time; and divided tiles with these took up to 11 % longer than whole ones
     plain = tiling.columns % ATOM or tiling.narrow_n or tiling.stream
-    takes = gemm.TAKES if plain else gemm.TAKES_SUMS
+    takes = problem.TAKES if plain else problem.TAKES_SUMS
 
     @variant("gemm", id="cuda.gemm_wgmma.v1", config=(tiling,), takes=takes, needs=("sm_90a",), family=family)
     class Wgmma:
@@ -225,7 +224,7 @@ def _split(tiling: WgmmaTiling) -> KernelVariant:
         yield _summed(tiling, region)
 
     return gemm_split.split(
-        "gemm_wgmma", (tiling,), (tiling.m, tiling.n), lambda region: k_tile(gemm.problem(region)[0].dtype),
+        "gemm_wgmma", (tiling,), (tiling.m, tiling.n), lambda region: k_tile(problem.read(region)[0].dtype),
         partial(wgmma_cost.best_split, tiling), partial(launch, tiling), accepts, needs=("sm_90a",), family=family,
     )  # fmt: skip
 
@@ -253,7 +252,7 @@ def launch(
     if tiling.narrow_n:
         narrow_tiles = wgmma_cost.narrow_tiles(tiling, region, device)
         sizes = (*sizes, Num(narrow_tiles, i32))
-        tiles += narrow_tiles // tiling.narrow_group * cdiv(gemm.problem(region)[0].m, tiling.m)
+        tiles += narrow_tiles // tiling.narrow_group * cdiv(problem.read(region)[0].m, tiling.m)
         if by_tma:
             maps += _narrow_maps(region, tiling.narrow_n, narrow_tiles)
         if b.k_major:
@@ -281,9 +280,9 @@ def epilogue_arguments(
     tiling: WgmmaTiling, region: RegionSpec, split: gemm_split.KSplit | None
 ) -> tuple[Any, ...]:
     """(The epilogue, and a kernel's arguments behind its maps), of a whole product or of splits of k."""
-    _, _, others, sizes, *_, scales = gemm.arguments(region, tiling.rows, WARPS)
+    _, _, others, sizes, *_, scales = problem.arguments(region, tiling.rows, WARPS)
     if split is None:
-        finish = gemm.epilogue(region, 2, tiling.rows, WARPS)
+        finish = problem.epilogue(region, 2, tiling.rows, WARPS)
     else:
         finish = gemm_split.raw(region, 2)
         others, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.k, i32)), gemm_split.UNSCALED
@@ -294,7 +293,7 @@ def epilogue_arguments(
 
 def result_boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[TensorMap]:
     """Of results, 64 x 64 at a time, and of operands that are loaded like that."""
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     maps = []
     for _, result in after.stores:
         dtype = region.results[result].dtype
@@ -314,7 +313,7 @@ def result_boxes(region: RegionSpec, tma_sources: tuple[int, ...]) -> list[Tenso
 
 def _narrow_maps(region: RegionSpec, columns: int, count: int) -> list[TensorMap]:
     """Of the results' left part: of each row so many narrow tiles of so many columns."""
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     maps = []
     for _, result in after.stores:
         dtype = region.results[result].dtype

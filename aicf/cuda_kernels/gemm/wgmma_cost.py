@@ -18,7 +18,7 @@ from ...rows import RegionSpec
 from ...rows.program import Map
 from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i8, u8
 from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
-from . import simt as gemm
+from . import problem
 from . import split_k as gemm_split
 from .split_k import KSplit
 from .wgmma_tiling import EIGHT, MOST_WORDS, OF_C, WgmmaTiling, k_tile
@@ -108,7 +108,7 @@ def cost(
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
     operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
     operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step
     length, count = (whole, 1) if split is None else (split.k, split.number)
@@ -212,14 +212,14 @@ def cost(
 
 def _result_bytes(region: RegionSpec) -> int:
     """Of results at one place."""
-    _, after = gemm.problem(region)
+    _, after = problem.read(region)
     return sum(region.results[position].dtype.itemsize for _, position in after.stores)
 
 
 @lru_cache(maxsize=256)
 def _moved_bytes(region: RegionSpec) -> int:
     """By an epilogue, but for a product's own results."""
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     own = max(region.results[position].dtype.itemsize for _, position in after.stores) if after.stores else 0
     factors = region.operands[p.a].nbytes + region.operands[p.b].nbytes
     return max(0, region.nbytes - factors - p.count * p.m * p.n * own)
@@ -239,7 +239,7 @@ def _rate(tiling: WgmmaTiling, dtype: DType, share: float, power: float | None =
 
 
 def _straddling(region: RegionSpec) -> float:
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     pitches = max(p.a_steps[-2:]), max(p.b_steps[-2:])
     apart = math.gcd(128, *(pitch * p.dtype.itemsize for pitch in pitches))
     return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
@@ -247,7 +247,7 @@ def _straddling(region: RegionSpec) -> float:
 
 def _subtile_us(tiling: WgmmaTiling, region: RegionSpec, boxes: int) -> float:
     """For a consumer to finish 64 x 64 results."""
-    f = gemm.epilogue_statistics(region)
+    f = problem.epilogue_statistics(region)
     come = len(tma_sources(region)) if boxes and not in_lines(region) else 0
     loads = LOAD_SUBTILE_US * (f.matrices - come) + ROW_SUBTILE_US * f.rows + SOURCE_SUBTILE_US * come
     beyond = LINES_US if boxes and in_lines(region) else 0.0 if boxes else APART_US
@@ -257,16 +257,16 @@ def _subtile_us(tiling: WgmmaTiling, region: RegionSpec, boxes: int) -> float:
 
 def _column_sums_us(region: RegionSpec) -> float:
     """To add up columns of these."""
-    return SUM_SUBTILE_US * (gemm.problem(region)[1].core_input is not None)
+    return SUM_SUBTILE_US * (problem.read(region)[1].core_input is not None)
 
 
 def staged(tiling: WgmmaTiling, region: RegionSpec) -> int:
     """How many results are stored a box at a time, or operands loaded: all, if they can and there are registers for it, or none. What
     computes with indices, as dropout does, takes them; and two blocks of rows leave fewer registers, since what they share is kept."""
-    stores = gemm.epilogue_statistics(region).stores
+    stores = problem.epilogue_statistics(region).stores
     tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
     if in_lines(region):
-        p, after = gemm.problem(region)
+        p, after = problem.read(region)
         loads = len(after.loads) + (p.c is not None)
         fit = _unaligned_columns(region) <= MOST_WORDS * EIGHT // tiling.columns
     else:
@@ -281,7 +281,7 @@ def in_lines(region: RegionSpec) -> bool:
     """Whether its result, if staged, is stored by warps in whole lines, since TMA can't: one of halves, whose rows are not 16-byte aligned. Its
     map reads pairs, as in boxes; of what is not aligned to them, one number for a row, or halves by column that are
     preloaded. No function is another one: results have the bits that they have in runs."""
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     if len(after.stores) != 1 or after.core_input is not None or p.dtype.kind == "int":
         return False
     result = region.results[after.stores[0][1]]
@@ -290,15 +290,15 @@ def in_lines(region: RegionSpec) -> bool:
         return False
     if any(load.operand is None for load in after.loads):
         return False
-    return gemm.in_runs(region, 2) or (p.c is None and _unaligned_columns(region) >= 0)
+    return problem.in_runs(region, 2) or (p.c is None and _unaligned_columns(region) >= 0)
 
 
 @lru_cache(maxsize=256)
 def _unaligned_columns(region: RegionSpec) -> int:
     """Loads by column of halves, where pairs are not aligned, so that all have to be preloaded; less than 0 if others walk along columns."""
-    if gemm.in_runs(region, 2):
+    if problem.in_runs(region, 2):
         return 0
-    _, after = gemm.problem(region)
+    _, after = problem.read(region)
     walking = [load for load in after.loads if load.strides[-1] != 0]
     if any(load.strides[-2:] != (0, 1) or load.dtype not in (f16, bf16) for load in walking):
         return -1
@@ -316,13 +316,13 @@ def _shortened(after: Map) -> bool:
 def _loads(region: RegionSpec) -> int:
     """By threads, of an epilogue whose results may be stored in boxes, and what takes as many registers: sums of columns, and a third
     result; more than any may have, if they may not."""
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     results = [region.results[position] for _, position in after.stores]
     may = (
         1 <= len(results) <= MOST_BOXES
         and all(r.dtype in (f16, bf16) and r.alignment >= TMA_ALIGNMENT for r in results)
         and p.n * f16.itemsize % TMA_ALIGNMENT == 0
-        and gemm.in_runs(region, 2)
+        and problem.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
         and not (region.strict and _shortened(after))
     )
@@ -335,7 +335,7 @@ def _loads(region: RegionSpec) -> int:
 def tma_sources(region: RegionSpec) -> tuple[int, ...]:
     """Loads that may be of boxes, where results are stored so: of halves, as many as the results' elements, in 16-byte aligned rows
     one after the other. Their positions, or OF_C."""
-    p, after = gemm.problem(region)
+    p, after = problem.read(region)
     found = []
     if p.c is not None and _boxed(region.operands[p.c], p.n, p.c_steps):
         found.append(OF_C)
@@ -359,7 +359,7 @@ def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
 @lru_cache(maxsize=1024)
 def narrow_tiles(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
     """Narrow tiles in a row of tiles: as many as leave least to the busiest multiprocessor, in whole groups."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     may = range(
         0, p.n // tiling.n * tiling.narrow_group // (tiling.narrow_group - 1) + 1, tiling.narrow_group
     )
@@ -368,7 +368,7 @@ def narrow_tiles(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) ->
 
 def busiest_columns(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, narrow_tiles: int) -> int:
     """Columns of all tiles together of the busiest multiprocessor, with so many narrow tiles in a row, which are the last."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     rows, columns, at_once = cdiv(p.m, tiling.m), cdiv(p.n, tiling.n), resident(tiling, device)
     others = columns - narrow_tiles // tiling.narrow_group * (tiling.narrow_group - 1)
     wide, every = cdiv(rows * others, at_once), cdiv(rows * (others + narrow_tiles), at_once)
@@ -380,7 +380,7 @@ def best_split(
     tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, register_operand: str = ""
 ) -> tuple[Cost, KSplit]:
     """The number of splits of k that is predicted to be fastest."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     most = resident(tiling, device) // clusters(tiling, region, register_operand)
     costs = [
         (cost(tiling, region, device, split, register_operand), split)
@@ -402,10 +402,10 @@ def resident(tiling: WgmmaTiling, device: DeviceSpec) -> int:
 def clusters(tiling: WgmmaTiling, region: RegionSpec, register_operand: str = "") -> int:
     """Clusters' worth of tiles: one if there is nothing to do."""
     m, n = mn_extents(region, register_operand)
-    return max(1, gemm.problem(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
+    return max(1, problem.read(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
 
 
 def mn_extents(region: RegionSpec, register_operand: str = "") -> tuple[int, int]:
     """Of the operands, the one in registers first: m and n."""
-    p, _ = gemm.problem(region)
+    p, _ = problem.read(region)
     return (p.n, p.m) if register_operand == "b" else (p.m, p.n)
