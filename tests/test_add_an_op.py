@@ -16,6 +16,7 @@ RECIPE = (ROOT / "docs" / "add-an-op.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", RECIPE, re.MULTILINE | re.DOTALL)
 FILES = {re.match(r"# (\S+)\n", body)[1]: body for lang, body in BLOCKS if lang in ("python", "toml")}
 COMMANDS = [line for lang, body in BLOCKS if lang == "sh" for line in body.splitlines()]
+TILE = COMMANDS[COMMANDS.index("python tile.py") :][:2]  # these change a file of the recipe
 
 
 def run(*command: str, cwd: Path, path: Path) -> str:
@@ -57,14 +58,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_recipe_is_read_as_it_is_meant():
-    assert len(FILES) == 14
-    assert len(COMMANDS) == 4
+    assert len(FILES) == 15
+    assert len(COMMANDS) == 6
 
 
 @pytest.mark.sample(1, always=lambda command: "info" in command)
 @pytest.mark.spec("A12")
 @pytest.mark.spec("B11")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in TILE])
 def test_the_commands_of_the_recipe(tree, command):
     """Among them: the new op trains, differentiates, fuses behind a GEMM; the new kernels are chosen or say why not."""
     python, *arguments = shlex.split(command)
@@ -90,6 +91,28 @@ def test_info_lists_the_new_op_and_its_kernels(tree):
     ):
         assert expected in printed
 
+
+@pytest.mark.spec("B11")
+def test_a_tile_is_one_line(tree, tmp_path):
+    """The recipe's line adds a config, which info lists and selection ranks with the others."""
+    folder = shutil.copytree(tree, tmp_path / "tree")
+    write(folder, {"tile.py": FILES["tile.py"]})
+    run("tile.py", cwd=folder, path=folder)
+    assert "configs: 128 threads, 256 threads, 64 threads" in run(
+        *shlex.split(TILE[1])[1:], cwd=folder, path=folder
+    )
+    ranked = run("-c", RANKED, cwd=folder, path=folder)
+    assert sorted(ranked.split()) == ["128", "256", "64"], ranked
+
+
+RANKED = """
+import sys
+sys.path.append("tests")
+from test_softmin import aicf, model, preset
+(region,) = aicf.explain_for(model(0), preset("h200")).to_json()["regions"]
+names = [c["id"] for c in region["candidates"]]
+print(*[n.partition("[")[2].split()[0] for n in names if n.startswith("cuda.softmin_lines.v1[")])
+"""
 
 ACME = """
 import numpy as np

@@ -42,6 +42,8 @@ def test_a_module_that_opens_a_device_is_not_collected(tmp_path):
     )  # fmt: skip
     opened = set(re.findall(r"test_(\w+)\.py: (\w+) opened a device while tests were collected", done.stdout))
     assert opened == {(name, name) for name in modules if name != "none"}, done.stdout + done.stderr
-    errors, _, _ = done.stdout.partition("short test summary info")  # which repeats them where the environment is a CI's
+    errors, _, _ = done.stdout.partition(
+        "short test summary info"
+    )  # which repeats them where the environment is a CI's
     assert errors.count("next: at module level use NumPy") == len(opened) and done.returncode == 2
     assert re.findall(r"test_(\w+)\.py::", done.stdout) == (["none"] if HAS_JAX else [])

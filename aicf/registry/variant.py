@@ -334,14 +334,13 @@ def variant(
             f"variant {id} has {', '.join(sorted(unknown))}, which mean nothing here",
             expected=", ".join(sorted(FLAGS)),
         )
-    if configs is None:
-        named = [(" ".join(map(str, config)), None)]
+    named: list[tuple[str, Any]]
+    if isinstance(configs, Mapping):
+        named = list(configs.items())
+    elif configs is not None:
+        named = [(str(value), value) for value in configs]
     else:
-        named = (
-            list(configs.items())
-            if isinstance(configs, Mapping)
-            else [(str(value), value) for value in configs]
-        )
+        named = [(" ".join(map(str, config)), None)]
     ids = [f"{id}[{name.replace('_', ' ')}]" if name else id for name, _ in named]
     for made in ids:
         if not _ID.match(made):

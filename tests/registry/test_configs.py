@@ -1,0 +1,181 @@
+"""A kernel in several configs: its functions get the config, each config is ranked or refused, and none is dropped (A8, B7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from draws.questions import regions
+from draws.seeds import run_seed, seeded
+
+import aicf
+from aicf.errors import KernelError, MissingKernelError, NoKernelError, RegistryError
+from aicf.ops.whose_line import definition
+from aicf.registry.cost import Cost
+from aicf.registry.registry import KernelRegistry
+from aicf.registry.select import Selector, select
+from aicf.registry.text_digest import variant_digest
+from aicf.registry.variant import HostCall, Kernel, Reject, kernels_of, one_op, variant
+from aicf.rows import RegionSpec
+from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
+
+CPU = aicf.device.spec.preset("cpu")
+DEVICES = "h200", "a100", "t4"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Of at most `rows` rows; `us` is what it takes."""
+
+    rows: int
+    us: float
+
+    def __str__(self) -> str:
+        return f"{self.rows}_rows"
+
+
+def kernel(tiles, **changed) -> Kernel:
+    """A kernel of relu that refuses tensors with more rows than the tile has."""
+
+    class Mine:
+        """In tiles."""
+
+        def accepts(region, config):
+            yield one_op(region)
+            rows = region.operands[0].shape[0]
+            yield Reject("rows", f"{rows} rows, this tile has {config.rows}") if rows > config.rows else None
+
+        def cost(region, device, config):
+            return Cost({"made up": config.us})
+
+        def build(region, device, config):
+            return HostCall(lambda operands, results: config.rows)
+
+        def least(region, device):
+            return 0.0
+
+    for name, function in changed.items():
+        setattr(Mine, name, function)
+    return variant("relu", id="cpu.mine.v1", configs=tiles)(Mine)
+
+
+def region(rows: int) -> RegionSpec:
+    desc = TensorDesc.dense(TensorSpec((rows, 8), aicf.f32))
+    return RegionSpec.single(OpKind("relu"), AttrPack({}), [desc], [desc])
+
+
+@pytest.mark.spec("A8")
+@pytest.mark.spec("B7")
+@pytest.mark.parametrize("draw", range(8))
+def test_each_config_is_ranked_or_refused_with_the_value_seen(draw):
+    rng = seeded(run_seed(), "configs", draw)
+    sizes = rng.choice(np.arange(1, 200), rng.integers(1, 7), replace=False).tolist()
+    tiles = [Tile(n, float(us)) for n, us in zip(sizes, rng.permutation(len(sizes)) + 1.0)]
+    made, rows = kernel(tiles), int(rng.integers(1, 200))
+    taken = {f"{t.rows} rows": t.us for t in tiles if rows <= t.rows}
+    answers = made.configs(region(rows), CPU)
+    assert {name for name, answer in answers.items() if not isinstance(answer, Reject)} == set(taken)
+    for t in tiles:
+        if rows > t.rows:
+            assert answers[f"{t.rows} rows"] == Reject("rows", f"{rows} rows, this tile has {t.rows}")
+    registry = KernelRegistry(made)
+    assert registry.kernel("cpu.mine.v1").configs(region(rows), CPU) == answers
+    if taken:
+        ranked = select(region(rows), CPU, registry).ranked
+        assert [c.variant.config for c in ranked] == sorted(taken, key=taken.__getitem__)
+        assert [c.us for c in ranked] == sorted(taken.values())
+
+
+def test_configs_of_registered_kernels_are_those_that_selection_ranks_and_refuses():
+    registry, compared = aicf.default_registry(), 0
+    for drawn in regions(run_seed(), 12, ("ops", "large"), {}):
+        for device in map(aicf.device.spec.preset, DEVICES):
+            selection = Selector(registry, device).ask(drawn)
+            if isinstance(selection, NoKernelError):
+                continue  # such as f64's: no kernel is ranked
+            compared += 1
+            ranked = {c.variant.id for c in selection.ranked}
+            refused = {r.variant.id: r.reject for r in selection.rejected}
+            for k in kernels_of(v for v in registry.variants(drawn.kind) if v.device == "cuda"):
+                for config, answer in registry.kernel(k.id).configs(drawn, device).items():
+                    id = k[config].id
+                    assert (id in ranked) != isinstance(answer, Reject) or id in refused, (drawn, id)
+                    if isinstance(answer, Reject):
+                        assert refused[id] == answer, (drawn, id)
+    assert compared
+
+
+def test_a_config_is_named_by_its_text_or_by_its_key():
+    assert [v.id for v in kernel([Tile(3, 1.0), Tile(40, 1.0)])] == [
+        "cpu.mine.v1[3 rows]",
+        "cpu.mine.v1[40 rows]",
+    ]
+    made = kernel({"small": Tile(3, 1.0), "large_one": Tile(40, 1.0)})
+    assert [v.config for v in made] == ["small", "large one"] and made["large one"].settings == Tile(40, 1.0)
+    assert made["small"].kernel == made.id and made.doc == "In tiles."
+    with pytest.raises(RegistryError, match="no config 'medium'") as e:
+        made["medium"]
+    assert "small, large one" in str(e.value)
+    with pytest.raises(MissingKernelError, match=r"no kernel 'cpu\.other\.v1'"):
+        KernelRegistry(made).kernel("cpu.other.v1")
+
+
+def test_functions_without_a_config_are_shared():
+    first, second = kernel([Tile(3, 1.0), Tile(40, 1.0)])
+    assert first.least is second.least and first.cost is not second.cost
+    assert __file__ in definition(first.cost) and "in cost" in definition(first.cost)
+    assert first.module == __name__
+
+
+def test_what_depends_on_the_config_may_be_a_function_of_it():
+    class Mine:
+        def accepts(region): ...
+        def cost(region, device): ...
+        def build(region, device): ...
+
+    made = variant(
+        "relu", id="cuda.mine.v1", configs=[Tile(3, 1.0), Tile(40, 1.0)], shared=lambda t: 16 * t.rows,
+        takes=lambda t: ("map",) if t.rows > 9 else ("map", "maps"), alignment=lambda t: 4 if t.rows % 2 else 16, needs=("sm_90a",),
+    )(Mine)  # fmt: skip
+    assert [(v.shared, v.takes, v.alignment) for v in made] == [(48, ("map", "maps"), 4), (640, ("map",), 16)]
+    h200 = aicf.device.spec.preset("h200")
+    assert {v.needs for v in made} == {("sm_90a",)} and made.variants[0].admits(h200) is None
+    large = variant("relu", id="cuda.mine.v1", configs=[10**6], shared=lambda n: n)(Mine)
+    assert "needs 1000000 bytes of shared memory" in large.configs(region(1), h200)["1000000"].reason
+
+
+@pytest.mark.parametrize(
+    "tiles, changed, message",
+    [
+        ([], {}, "kernel cpu.mine.v1 has no configs"),
+        ([Tile(3, 1.0), Tile(3, 2.0)], {}, "two configs of one name"),
+        ([Tile(3, 1.0)], {"cost": lambda region: None}, "its `cost` takes 1 arguments"),
+        ([Tile(3, 1.0)], {"cost": lambda region, device, config, more: None}, "its `cost` takes 4 arguments"),
+        (["Wide"], {}, r"'cpu\.mine\.v1\[Wide\]' is malformed"),
+    ],
+)
+def test_mistakes_name_the_kernel(tiles, changed, message):
+    with pytest.raises(RegistryError, match=message):
+        kernel(tiles, **changed)
+
+
+def test_flags_that_mean_nothing_are_refused():
+    with pytest.raises(RegistryError, match="capture_save") as e:
+        variant("relu", id="cpu.mine.v1", capture_save=True)
+    assert "capture_safe" in str(e.value)
+
+
+def test_an_error_names_the_config_and_the_line():
+    def cost(region, device, config):
+        raise ValueError(f"unhappy with {config}")
+
+    with pytest.raises(KernelError, match=r"cpu\.mine\.v1\[3 rows\]: its `cost` failed") as e:
+        select(region(2), CPU, KernelRegistry(kernel([Tile(3, 1.0)], cost=cost)))
+    assert "unhappy with 3_rows" in str(e.value) and f"{__file__}:" in str(e.value)
+
+
+def test_the_digest_of_a_kernel_goes_by_its_config():
+    one, other = kernel([Tile(3, 1.0), Tile(40, 1.0)])
+    (again,) = kernel([Tile(3, 1.0)])
+    assert variant_digest(one) == variant_digest(again) != variant_digest(other)
