@@ -88,7 +88,7 @@ def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Launch:
     from ..gemm.wgmma_body import wgmma
-    from .data_producer import data_producer
+    from .producer import windows_by_channels
 
     boxes = wgmma_cost.staged(tiling, region)
     finish, others, (m, n, _), scales = gemm_wgmma.epilogue_arguments(tiling, region, None)
@@ -105,7 +105,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Laun
     tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
     body = wgmma(
         tiling, True, False, finish, boxes, tma_sources=sources, lines=lines,
-        producing=data_producer(tiling, finish, tiling.stages(boxes)), name="data_gradient_wgmma",
+        producing=windows_by_channels(tiling, finish, tiling.stages(boxes), True), name="data_gradient_wgmma",
     )  # fmt: skip
     arguments = tuple(maps), others, sizes, scales
     return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(boxes), 1)

@@ -224,7 +224,7 @@ def _maps(tiling: WgmmaTiling, region: RegionSpec, phase: Phase) -> list[TensorM
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: DeviceSpec) -> Launch:
     from ..gemm.wgmma_body import wgmma
-    from .data_producer import data_producer
+    from .producer import windows_by_channels
     from .strided_results import strided_results
 
     p, of, (y, x) = problem_of(region), product(region, phase), phase
@@ -239,7 +239,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: Devic
     finish = gemm_problem.epilogue(of, 2, tiling.rows, WARPS)
     offset = (y.offset * wide + x.offset * p.c) * p.dtype.itemsize
     body = wgmma(
-        tiling, True, False, finish, 1, producing=data_producer(tiling, finish, tiling.stages(1)),
+        tiling, True, False, finish, 1, producing=windows_by_channels(tiling, finish, tiling.stages(1), True),
         resulting=strided_results(tiling, finish), name="data_gradient_strided_wgmma",
     )  # fmt: skip
     tiles = min(wgmma_cost.clusters(tiling, of), wgmma_cost.resident(tiling, device))

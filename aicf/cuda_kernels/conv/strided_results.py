@@ -18,8 +18,7 @@ from ..gemm.wgmma_store import mapped
 from ..gemm.wgmma_tiling import WgmmaTiling
 from ..hopper.units import ATOM, SUBTILE_BYTES
 from ..ptx import copy_run_below, global_address
-from .data_producer import PLACES
-from .producer import Geometry
+from .producer import PLACES, Geometry
 
 WIDTH, HEIGHT = 3, 4  # among sizes, of the elements of a phase
 PITCHES = (

@@ -164,14 +164,14 @@ def _maps(region: RegionSpec) -> list[TensorMap]:
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
     from ..gemm.wgmma_body import wgmma
-    from .weight_producer import weight_producer
+    from .producer import windows_by_rows
 
     p, of = problem_of(region), product(region)
     finish: Any = gemm_split.raw(of, 2)
     geometry = geometry_of(p.windows, p.sizes, cdiv(p.c, ATOM))
     sizes = tuple(Num(n, i32) for n in (p.o, padded_n(p), p.pixels, split.k, *geometry))
     body = wgmma(
-        tiling, False, False, finish, 0, producing=weight_producer(tiling, finish, tiling.stages(0)),
+        tiling, False, False, finish, 0, producing=windows_by_rows(tiling, finish, tiling.stages(0)),
         name="weight_gradient_wgmma",
     )  # fmt: skip
     tiles = min(wgmma_cost.clusters(tiling, of) * split.number, wgmma_cost.resident(tiling, device))

@@ -172,7 +172,7 @@ def geometry_in(region: RegionSpec) -> Geometry:
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Launch:
     from ..gemm.wgmma_body import wgmma
-    from .producer import producer
+    from .producer import windows_by_channels
 
     boxes = wgmma_cost.staged(tiling, region)
     finish, others, (m, n, _), scales = gemm_wgmma.epilogue_arguments(tiling, region, None)
@@ -186,7 +186,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Laun
     tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
     body = wgmma(
         tiling, True, True, finish, boxes, tma_sources=sources, lines=lines,
-        producing=producer(tiling, finish, tiling.stages(boxes)), name="convolution_wgmma",
+        producing=windows_by_channels(tiling, finish, tiling.stages(boxes), False), name="convolution_wgmma",
     )  # fmt: skip
     arguments = tuple(maps), others, sizes, scales
     return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(boxes), 1)
