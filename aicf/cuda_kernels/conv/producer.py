@@ -76,7 +76,12 @@ def windows_by_channels(tiling: WgmmaTiling, epilogue: Epilogue, stages: int, tr
 
     def produce(base, full, maps, walk, sizes):
         _, _, rows, columns, _, _, _, _ = walk
-        places_x, apart_x, apart_y, chunks = uint32(sizes[at + 6]), sizes[at + 7], sizes[at + 8], uint32(sizes[at + 9])
+        places_x, apart_x, apart_y, chunks = (
+            uint32(sizes[at + 6]),
+            sizes[at + 7],
+            sizes[at + 8],
+            uint32(sizes[at + 9]),
+        )
         chunk0 = first_chunk(sizes)
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         plan = make_plan(walk, sizes)
@@ -112,7 +117,11 @@ def places_of_kernel(at: int, transposed: bool) -> tuple[Any, Any]:
     """(`first_chunk(sizes)`, `kernel_of(kernel, place_x, place_y, sizes)`): the first K-tile of channels of each place; the place in memory of the
     one of this number."""
     if not transposed:
-        return device(lambda sizes: uint32(0)), device(lambda kernel: uint32(kernel + uint32(1))), device(lambda kernel, x, y, sizes: int32(kernel))
+        return (
+            device(lambda sizes: uint32(0)),
+            device(lambda kernel: uint32(kernel + uint32(1))),
+            device(lambda kernel, x, y, sizes: int32(kernel)),
+        )
 
     def kernel_of(kernel, place_x, place_y, sizes):
         return int32(sizes[at] + int32(place_x) * sizes[at + 1] + int32(place_y) * sizes[at + 2])
@@ -125,7 +134,9 @@ def kernel_loader(tile_n: int, transposed: bool) -> Any:
     tile of channels, 64 at a time."""
     load, boxes = load_box(3), tile_n // ATOM
     if not transposed:
-        return device(lambda to, map, ready, channel, place, column: load(to, map, ready, channel, place, column))
+        return device(
+            lambda to, map, ready, channel, place, column: load(to, map, ready, channel, place, column)
+        )
 
     def load_boxes(to, map, ready, channel, place, column):
         for i in range(boxes):
