@@ -4,54 +4,27 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
-from ...registry.variant import (
-    Checks,
-    In,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    Work,
-    at_most,
-    cdiv,
-    contiguous,
-    one_op,
-    variant,
-)
+from ...registry.variant import Checks, Launch, Num, Reject, Work, at_most, cdiv, contiguous, variant
 from ...rows import RegionSpec
-from ...types import f32, i32
-from .decode_body import THREADS, DecodeForm
-from .plain import Problem, operands, optional, problem, scale_factor
+from ...types import f32
+from .decode_body import THREADS, TILES, DecodeForm
+from .problem import AttentionProblem, problem
 
-QUERIES, WIDEST, ROWS, LANES = (
-    16,
-    256,
-    8,
-    32,
-)  # most queries of a head, elements of a row, rows of a block, lanes of a key
+QUERIES, WIDEST, LANES = 16, 256, 32  # most queries of a head, elements of a row, lanes of a key
 BYTES = 16  # of a load
-KEYS = {1: 4, 2: 4, 4: 2, 8: 1}  # of a group of lanes at a time, by rows: what registers leave room for
-FRACTION = {1: 0.8, 2: 0.75, 4: 0.65, 8: 0.45}  # of the bandwidth, by the loads that are under way at once
 WAVES = 4  # blocks of a multiprocessor
 STEP_US = 0.25  # beside a trip to memory: shuffles and exp
 
 
-def _power(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
+def _form(p: AttentionProblem) -> DecodeForm:
+    """With the first tile that has a block's rows, or the last."""
+    tile = next((t for t in TILES if p.rows <= t.rows), TILES[-1])
+    width = BYTES // p.dtype.itemsize
+    lanes = min(LANES, 1 << (cdiv(p.d, width) - 1).bit_length())
+    return DecodeForm(*p.form, tile, lanes, cdiv(p.d, lanes * width), width)
 
 
-def _form(region: RegionSpec, p: Problem) -> DecodeForm:
-    dtype = region.results[0].dtype
-    width = BYTES // dtype.itemsize
-    lanes = min(LANES, _power(cdiv(p.d, width)))
-    rows = min(ROWS, _power(p.rows))
-    return DecodeForm(
-        dtype, rows, lanes, cdiv(p.d, lanes * width), width, KEYS[rows], bool(region.attrs["softcap"]),
-        optional(region, "lengths") is not None,
-    )  # fmt: skip
-
-
-def _splits(p: Problem, form: DecodeForm, device: DeviceSpec) -> int:
+def _splits(p: AttentionProblem, form: DecodeForm, device: DeviceSpec) -> int:
     """How many blocks share the keys of a head: as many as keep the chip busy, each with a few steps at least."""
     wanted = cdiv(WAVES * device.sms, max(1, p.heads * cdiv(p.rows, form.rows)))
     return max(1, min(wanted, cdiv(p.keys, 2 * form.groups * form.keys)))
@@ -67,21 +40,20 @@ class AttentionDecode:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        yield one_op(region)
         yield contiguous(region)
+        p = problem(region)
         for name in ("mask", "bias"):
-            if optional(region, name) is not None:
+            if name in p:
                 yield Reject(name, f"takes masks of positions and lengths, no {name} from memory")
-        p, dtype = problem(region), region.results[0].dtype
         if not 0 < p.queries <= QUERIES:
             yield Reject("queries", f"takes 1 to {QUERIES} queries of a head, these are {p.queries}")
         yield at_most("d", p.d, WIDEST)
-        if p.d != p.dv or not p.d or p.d * dtype.itemsize % BYTES:
+        if p.d != p.dv or not p.d or p.d * p.dtype.itemsize % BYTES:
             yield Reject(
                 "d",
                 f"takes rows of keys and values of one length, of whole {BYTES} bytes; these are {p.d} and {p.dv}",
             )
-        if not all(x.alignment >= BYTES for x in operands(region)[:3] if x is not None):
+        if not all(p[name].alignment >= BYTES for name in "qkv"):
             yield Reject("alignment", f"loads {BYTES} bytes at once")
         yield at_most("rows and keys", max(p.heads * p.rows, p.heads * p.keys), 2**30)
 
@@ -89,41 +61,32 @@ class AttentionDecode:
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)
-        form = _form(region, p)
+        form = _form(p)
         tiles, splits = cdiv(p.rows, form.rows), _splits(p, form, device)
         steps = cdiv(cdiv(p.keys, splits), form.groups * form.keys)
         own = p.heads * p.keys * 2 * p.d * form.dtype.itemsize
         return roofline(
             device, bytes=region.nbytes, flops=4.0 * p.heads * tiles * form.rows * p.keys * p.d, efficiency=0.4,
-            useful=4.0 * p.heads * p.rows * p.keys * p.d, memory_efficiency=FRACTION[form.rows], launches=2,
-            blocks=max(1, p.heads * tiles * splits), blocks_per_sm=form.blocks_per_sm, chain=steps * (CACHE_TRIP_US + STEP_US),
+            useful=4.0 * p.heads * p.rows * p.keys * p.d, memory_efficiency=form.tile.bandwidth, launches=2,
+            blocks=max(1, p.heads * tiles * splits), blocks_per_sm=form.tile.blocks_per_sm, chain=steps * (CACHE_TRIP_US + STEP_US),
             cached=float(tiles * own + 2 * p.heads * p.rows * splits * p.d * f32.itemsize),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
         p = problem(region)
-        return f32.itemsize * p.heads * p.rows * _splits(p, _form(region, p), device) * (p.d + 2)
+        return f32.itemsize * p.heads * p.rows * _splits(p, _form(p), device) * (p.d + 2)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .decode_body import joined_attention, partial_attention
 
         p = problem(region)
-        form, lengths = _form(region, p), optional(region, "lengths")
+        form = _form(p)
         tiles, splits = cdiv(p.rows, form.rows), _splits(p, form, device)
-        sizes = (p.queries, p.keys, p.batch_heads, p.group, p.heads, p.d, p.dv)
-        given = tuple(In(region.inputs.index(t)) for t in region.anchor.inputs[:3])
         rows = p.heads * p.rows
         sums, stats = Work(0, f32), Work(f32.itemsize * rows * splits * p.d, f32)
-        args = (
-            *given, () if lengths is None else (In(lengths[0]),), sums, stats, tuple(Num(n, i32) for n in sizes),
-            (Num(max(1, tiles), i32), Num(splits, i32)), (Num(p.ahead, i32), Num(p.behind, i32)),
-            (Num(scale_factor(region), f32), Num(region.attrs["softcap"], f32)),
-        )  # fmt: skip
-        blocks = max(1, p.heads * tiles * splits)
+        args = (*p.inputs(), *p.optional("lengths"), sums, stats, *p.numbers(tiles, splits)[:4])
+        ends = (sums, stats, *p.at("out", "lse"), Num(rows), Num(splits), Num(p.d))
         return [
-            Launch(partial_attention(form), (blocks,), (THREADS,), args),
-            Launch(
-                joined_attention(form.dtype), (max(1, rows),), (THREADS,),
-                (sums, stats, Out(0), Out(1), Num(rows), Num(splits), Num(p.d)),
-            ),
-        ]  # fmt: skip
+            Launch(partial_attention(form), (max(1, p.heads * tiles * splits),), (THREADS,), args),
+            Launch(joined_attention(form.dtype), (max(1, rows),), (THREADS,), ends),
+        ]

@@ -19,29 +19,56 @@ from ..dsl import cuda, device, float32, int32
 from ..tiles.element import getter, putter
 from ..tiles.register_tile import _joined, folded, map_tile, unrolled
 from ..tiles.tile import each, runs, zeros
-from .tile_products import NOTHING, sizes_here
+from .masks import NOTHING, AttentionForm, sizes_here
 
 THREADS = 128
 ZERO = np.float32(0)
 
 
 @dataclass(frozen=True)
-class DecodeForm:
-    """What a kernel is made for.
+class DecodeTile:
+    """A config of the kernel.
 
-    rows    of a block
-    lanes   of a warp that share a key, each with `chunks` runs of `width` of its elements
-    keys    of a group of lanes at a time
+    rows       of a block
+    keys       of a group of lanes at a time: what registers leave room for
+    bandwidth  the share that it reaches, by the loads that are under way at once
+    blocks_per_sm  that registers leave room for: 128 of a thread, or up to 255
     """
 
-    dtype: DType
     rows: int
+    keys: int
+    bandwidth: float
+    blocks_per_sm: int
+
+
+# The first that has all rows of a head is used.
+TILES = (
+    DecodeTile(1, 4, 0.8, 4),
+    DecodeTile(2, 4, 0.75, 4),
+    DecodeTile(4, 2, 0.65, 2),
+    DecodeTile(8, 1, 0.45, 2),
+)
+
+
+@dataclass(frozen=True)
+class DecodeForm(AttentionForm):
+    """What a kernel is specialised for, with a tile.
+
+    lanes   of a warp that share a key, each with `chunks` runs of `width` of its elements
+    """
+
+    tile: DecodeTile
     lanes: int
     chunks: int
     width: int
-    keys: int
-    capped: bool
-    ragged: bool
+
+    @property
+    def rows(self) -> int:
+        return self.tile.rows
+
+    @property
+    def keys(self) -> int:
+        return self.tile.keys
 
     @property
     def each(self) -> int:
@@ -52,14 +79,8 @@ class DecodeForm:
     def groups(self) -> int:
         return THREADS // self.lanes
 
-    @property
-    def blocks_per_sm(self) -> int:
-        """That registers leave room for: 128 of a thread, or up to 255."""
-        return 4 if self.rows < 4 else 2
-
     def __str__(self) -> str:
-        more = "_capped" * self.capped + "_ragged" * self.ragged
-        return f"_{self.dtype}_{self.rows}x{self.lanes}x{self.each}_by{self.keys}{more}"
+        return f"_{self.dtype}_{self.rows}x{self.lanes}x{self.each}_by{self.keys}{self.features}"
 
 
 def _add(x, y):
@@ -280,7 +301,7 @@ def partial_attention(form: DecodeForm) -> Callable[..., None]:
                 i += THREADS
 
     kernel.__name__ = f"attention_decode{form}"
-    kernel.blocks_per_sm = form.blocks_per_sm
+    kernel.blocks_per_sm = form.tile.blocks_per_sm
     return kernel
 
 

@@ -3,151 +3,134 @@ keys. See hopper_body.py."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import Arg, Checks, In, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
+from ...registry.variant import Arg, Checks, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import bf16, bool_, f16, f32, i32
-from . import plain
-from .hopper_tiles import ATOM, KEYS, HopperForm
-from .matrices import EXTENT, LOG2E, extent_checks, halves_checks, lse_of, matrices, tensors_of
-from .plain import Problem
+from ..hopper.units import ATOM, TMA_ALIGNMENT
+from .hopper_tiles import GRADIENT_TILES, KEYS, QUERIES, TILES, HopperForm, HopperTile
+from .problem import (
+    EXTENT,
+    LOG2E,
+    OF_ROWS,
+    AttentionProblem,
+    extent_checks,
+    halves_checks,
+    ints,
+    mask_strides,
+    matrices,
+    matrix_checks,
+    problem,
+    score_strides,
+    tensor_map,
+)
 
 WIDEST = 128  # head size
-QUERIES = 128  # of a forward tile
-QUERY_STEP = 6  # of those of a mask or a bias
-TOGETHER = (
-    160 << 20
-)  # bytes of keys and values of heads that are taken together; with 36 MB 32 heads of 8192 keys took 899 us, now 823
-# Of the tensor cores' rate, what tiles of 128 x 128 scores reach, and microseconds that a tile of queries takes beside them: on an H200.
-EFFICIENCY = {64: 0.45, 128: 0.67}
-OF_KEYS = {
-    64: 0.94,
-    128: 0.97,
-}  # of that, with something added to the scores of each key: a multiply-add each. Guessed
-FINISH_US = 0.8
-GRADIENT_EFFICIENCY = {64: 0.5, 128: 0.62}
-GRADIENT_OF_KEYS = 0.97  # of that, likewise: an addition each. Guessed
-GRADIENT_TOGETHER = (
-    96  # query heads: few enough for the L2 cache, enough that few blocks wait for another's sums
-)
-GRADIENT_QUERIES = {64: 128, 128: 64}  # of a tile
+QUERY_STRIDE = 6  # of those of a mask or a bias
+# bytes of keys and values of heads that are taken together; with 36 MB 32 heads of 8192 keys took 899 us, now 823
+TOGETHER = 160 << 20
+# query heads of a gradient: few enough for the L2 cache, enough that few blocks wait for another's sums
+GRADIENT_TOGETHER = 96
+FINISH_US = 0.8  # of a tile of queries, beside its products: on an H200
+DTYPES = f16, bf16, f32, bool_, i32
 
 
-@lru_cache(maxsize=256)
-def family(region: RegionSpec) -> Reject | None:
-    return next((reject for reject in _checks(region) if reject is not None), None)
-
-
-def _checks(region: RegionSpec) -> Checks:
-    given = tensors_of(region)
+def checks(region: RegionSpec) -> Checks:
     yield from halves_checks(region)
-    if plain.optional(region, "lengths") is not None:
+    p = problem(region)
+    if "lengths" in p:
         yield Reject("lengths", "takes whole lengths alone")
     for name in ("mask", "bias"):
-        yield _of_keys(region, name)
-    yield from extent_checks(region, WIDEST)
-    p = plain.problem(region)
-    yield at_most("heads", p.heads * p.group, EXTENT)
-    if not plain.scales_after_maxima(region):
-        yield Reject(
-            "scale", f"scale is {plain.scale_factor(region)}, needs more than 0: maxima are found before it"
-        )
-    for name, t, _ in given:
-        made = matrices(name, t)
-        yield made if isinstance(made, Reject) else None
-    lse, _ = lse_of(region)
-    yield None if lse.contiguous else Reject("contiguous", f"lse is {lse}, needs to be dense")
+        strides = mask_strides(p, name)
+        if isinstance(strides, Reject):
+            yield strides
+        elif strides and strides[QUERY_STRIDE].value:
+            yield Reject(name, f"{name} is {p[name]}, takes one that is the same for all queries of a head")
+    yield from extent_checks(p, WIDEST)
+    yield at_most("heads", p.query_heads, EXTENT)
+    if not p.scales_after_maxima:
+        yield Reject("scale", f"scale is {p.scale}, needs more than 0: maxima are found before it")
+    yield from matrix_checks(p, TMA_ALIGNMENT)
+    yield None if p["lse"].contiguous else Reject("contiguous", f"lse is {p['lse']}, needs to be dense")
 
 
-def _of_keys(region: RegionSpec, name: str) -> Reject | None:
-    """Why a mask or a bias is not one of keys alone."""
-    found, steps = plain.optional(region, name), plain.steps_of(region, name)
-    if isinstance(steps, Reject) or found is None:
-        return steps if isinstance(steps, Reject) else None
-    if steps[QUERY_STEP].value:
-        return Reject(name, f"{name} is {found[1]}, takes one that is the same for all queries of a head")
-    return None
+def tile_of(tiles: tuple[HopperTile, ...], p: AttentionProblem) -> HopperTile:
+    """The first tile that has a head's columns."""
+    return next(t for t in tiles if p.widest <= t.d)
 
 
-def form(region: RegionSpec) -> HopperForm:
-    p, bias = plain.problem(region), plain.optional(region, "bias")
-    mask = plain.optional(region, "mask") is not None
-    capped = bool(region.attrs["softcap"])
-    return HopperForm(region.results[0].dtype, padded(p), _masked(p), capped, mask, bias and bias[1].dtype)
+def form_of(p: AttentionProblem, tile: HopperTile) -> HopperForm:
+    return HopperForm(*p.form, tile, _masked(p))
 
 
-def added(region: RegionSpec) -> tuple[Arg, ...]:
-    """Mask and bias, and steps of each, as a kernel takes them; nothing if there is neither."""
-    found = [plain.optional(region, name) for name in ("mask", "bias")]
-    steps = [plain.steps_of(region, name) for name in ("mask", "bias")]
-    assert not any(isinstance(s, Reject) for s in steps)
-    return (*(() if x is None else (In(x[0]),) for x in found), *steps) if any(found) else ()
+def added(p: AttentionProblem) -> tuple[Arg, ...]:
+    """Mask and bias, and strides of each, as a kernel takes them; nothing if there is neither."""
+    pointers = p.optional("mask", "bias")
+    return (*pointers, *p.mask_numbers()) if any(pointers) else ()
 
 
-def padded(p: Problem) -> int:
-    return ATOM if max(p.d, p.dv) <= ATOM else WIDEST
-
-
-def _masked(p: Problem) -> str:
+def _masked(p: AttentionProblem) -> str:
     """Tiles of queries and of keys begin at multiples of 128: if queries stand at such places too, a causal mask cuts the last tile only."""
     if p.behind < p.keys - 1 or (p.ahead == 0 and (p.keys - p.queries) % KEYS):
         return "all"
     return "last" if p.ahead == 0 or p.keys % KEYS else ""
 
 
-def pairs(p: Problem, rows: int) -> int:
-    """Tiles of scores, of one head: one at least for each tile of queries. As `key_tiles` has it."""
-    found = 0
-    for first in range(0, p.queries, rows):
-        at, last = first + p.keys - p.queries, min(first + rows, p.queries) - 1 + p.keys - p.queries
-        high = max(min(last + p.ahead, p.keys - 1), 0)
-        found += high // KEYS - min(max(at - p.behind, 0), high) // KEYS + 1
-    return found
-
-
-def taken_together(p: Problem) -> int:
+def taken_together(p: AttentionProblem, tile: HopperTile) -> int:
     """Query heads that a forward kernel takes together: all, or whole groups, where blocks would read keys of too many heads from memory."""
-    groups = max(1, TOGETHER // max(1, p.keys * 4 * padded(p)))
-    return min(groups * p.group, p.heads * p.group)
+    groups = max(1, TOGETHER // max(1, p.keys * 4 * tile.d))
+    return min(groups * p.group, p.query_heads)
 
 
-def sizes(p: Problem, together: int) -> tuple[Num, ...]:
+def sizes(p: AttentionProblem, together: int) -> tuple[Num, ...]:
     """As hopper_tiles.py has them; `together`: query heads, in whole groups."""
-    heads = p.heads * p.group
-    together = max(p.group, min(together // p.group * p.group, heads))
-    return _numbers(p.queries, p.keys, p.batch_heads * p.group, p.group, heads, together, p.ahead, p.behind)
+    together = max(p.group, min(together // p.group * p.group, p.query_heads))
+    heads_of_batch = p.batch_heads * p.group
+    return ints(p.queries, p.keys, heads_of_batch, p.group, p.query_heads, together, p.ahead, p.behind)
 
 
-def grid_of(p: Problem, device: DeviceSpec) -> int:
+def grid_of(p: AttentionProblem, tile: HopperTile, device: DeviceSpec) -> int:
     """Blocks of the forward kernel. Of heads that are taken together, each should have as many tiles, half of them in reverse: then those that
     masks make long and short add up to the same."""
-    heads, rows = p.heads * p.group, cdiv(p.queries, QUERIES)
-    tiles = rows * taken_together(p)
-    if tiles < rows * heads:
+    rows = cdiv(p.queries, tile.queries)
+    tiles = rows * taken_together(p, tile)
+    if tiles < rows * p.query_heads:
         even = [n for n in range(device.sms, device.sms * 7 // 8, -1) if tiles % (2 * n) == 0]
         return even[0] if even else device.sms
     return min(tiles, device.sms)
 
 
-def scales(region: RegionSpec) -> tuple[Num, Num]:
+def scales(p: AttentionProblem) -> tuple[Num, Num]:
     """What scores, or their tanh, are multiplied by for powers of two; what products are before tanh."""
-    scale, softcap = plain.scale_factor(region), region.attrs["softcap"]
-    if softcap:
-        return Num(softcap * LOG2E, f32), Num(scale / softcap, f32)
-    return Num(scale * LOG2E, f32), Num(0.0, f32)
+    if p.softcap:
+        return Num(p.softcap * LOG2E, f32), Num(p.scale / p.softcap, f32)
+    return Num(p.scale * LOG2E, f32), Num(0.0, f32)
 
 
-@variant(
-    "attention",
-    id="cuda.attention_wgmma.v1",
-    strided=True,
-    needs=("sm_90a",),
-    dtypes=(f16, bf16, f32, bool_, i32),
-    family=family,
-)
+def maps(p: AttentionProblem, **rows: int) -> tuple[TensorMap, ...]:
+    """Of those tensors, in this order, with boxes of so many rows."""
+    return tuple(tensor_map(p, name, n, TMA_ALIGNMENT) for name, n in rows.items())
+
+
+def _cost(region: RegionSpec, device: DeviceSpec, tile: HopperTile, flops: float, **more: Any) -> Cost:
+    """flops: of a score, for each column of d."""
+    p = problem(region)
+    flops = flops * _score_tiles(p) * QUERIES * KEYS
+    efficiency = tile.rate * (tile.rate_of_keys if form_of(p, tile).of_keys else 1.0)
+    return roofline(
+        device, flops=flops * tile.d, useful=flops * (p.d + p.dv) / 2, rate="f16", efficiency=efficiency, finish=FINISH_US, **more
+    )  # fmt: skip
+
+
+def _score_tiles(p: AttentionProblem) -> int:
+    """One at least for each tile of queries: as `key_tiles` has it."""
+    return p.query_heads * p.per_query_head().tiles(QUERIES, KEYS, minimum=1)
+
+
+@variant("attention", id="cuda.attention_wgmma.v1", strided=True, needs=("sm_90a",), dtypes=DTYPES)
 class AttentionWgmma:
     """Persistent blocks of two consumer warpgroups, of 64 queries each, and a producer: tiles of 128 queries over tiles of 128 keys.
 
@@ -156,41 +139,27 @@ class AttentionWgmma:
     Scores up to 1e9 in size. Of masks and biases from memory it takes those of keys, the same for all queries of a head: see hopper_masks.py.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield None
-
-    least = one_launch
+    accepts, least = checks, one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p = plain.problem(region)
-        d, heads = padded(p), p.heads * p.group
-        tiles, count = heads * cdiv(p.queries, QUERIES), heads * pairs(p, QUERIES)
-        efficiency = EFFICIENCY[d] * (OF_KEYS[d] if form(region).of_keys else 1.0)
-        return roofline(
-            device, bytes=region.nbytes, flops=4.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=efficiency,
-            useful=4.0 * count * QUERIES * KEYS * (p.d + p.dv) / 2, blocks=tiles, finish=FINISH_US,
-            cached=2.0 * count * KEYS * 2 * d,
-        )  # fmt: skip
+        p = problem(region)
+        tile = tile_of(TILES, p)
+        blocks, cached = p.query_heads * cdiv(p.queries, QUERIES), 2.0 * _score_tiles(p) * KEYS * 2 * tile.d
+        return _cost(region, device, tile, 4.0, bytes=region.nbytes, blocks=blocks, cached=cached)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .hopper_body import THREADS, ForwardPlan, forward
 
-        p, made = plain.problem(region), form(region)
-        boxes = {"q": QUERIES, "k": KEYS, "v": ATOM, "out": ATOM}
-        _, lse = lse_of(region)
-        arguments = maps(region, boxes), lse, sizes(p, taken_together(p)), scales(region), *added(region)
-        shared = ForwardPlan(made.d, made.of_keys).nbytes
-        return [Launch(forward(made), (grid_of(p, device),), (THREADS,), arguments, shared)]
+        p = problem(region)
+        form = form_of(p, tile := tile_of(TILES, p))
+        boxes = maps(p, q=tile.queries, k=KEYS, v=ATOM, out=ATOM)
+        args = (boxes, *p.at("lse"), sizes(p, taken_together(p, tile)), scales(p), *added(p))
+        return [
+            Launch(forward(form), (grid_of(p, tile, device),), (THREADS,), args, ForwardPlan(form).nbytes)
+        ]
 
 
-@variant(
-    "attention_grad",
-    id="cuda.attention_grad_wgmma.v1",
-    strided=True,
-    needs=("sm_90a",),
-    dtypes=(f16, bf16, f32, bool_, i32),
-    family=family,
-)
+@variant("attention_grad", id="cuda.attention_grad_wgmma.v1", strided=True, needs=("sm_90a",), dtypes=DTYPES)
 class AttentionGradWgmma:
     """Three launches: statistics of queries; persistent blocks over tiles of 128 keys, of two consumer warpgroups with 64 each; sums of dq as halves.
 
@@ -200,127 +169,83 @@ class AttentionGradWgmma:
     """
 
     def accepts(region: RegionSpec) -> Checks:
-        p = plain.problem(region)
+        yield from checks(region)
+        p = problem(region)
         for name in ("mask", "bias"):
-            if p.group > 1 and (walk := plain.walk_of(region, name)) is not None and walk[1][-3]:
+            if p.group > 1 and name in p and score_strides(p, name)[1][-3]:
                 yield Reject(name, f"{name} goes along query heads, of which {p.group} share keys")
-        if region.attrs["softcap"]:
+        if p.softcap:
             yield Reject("softcap", "takes none: no register is left for the slopes of scores")
-        if p.keys - p.queries - p.behind >= KEYS:
+        if (first := p.keys - p.queries - p.behind) >= KEYS:
             yield Reject(
-                "window",
-                f"no query attends to the first {p.keys - p.queries - p.behind} keys, which leaves a tile of {KEYS} nothing",
+                "window", f"no query attends to the first {first} keys, which leaves a tile of {KEYS} nothing"
             )
-        yield at_most("tiles of queries", p.heads * p.group * cdiv(p.queries, ATOM), 2**31 - 1)
-        for name, t, _ in tensors_of(region):
-            if t.shape[-1] % 8:
-                yield Reject("head size", f"{name} has rows of {t.shape[-1]}, needs a multiple of 8")
+        yield at_most("tiles of queries", p.query_heads * cdiv(p.queries, ATOM), 2**31 - 1)
+        for name in filter(OF_ROWS.__contains__, p.tensors):
+            if (d := p[name].shape[-1]) % 8:
+                yield Reject("head size", f"{name} has rows of {d}, needs a multiple of 8")
 
     least = one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p = plain.problem(region)
-        d, heads = padded(p), p.heads * p.group
-        count, tiles = heads * pairs(p, QUERIES), p.heads * cdiv(p.keys, KEYS)
-        sums = 4.0 * heads * p.queries * d
-        efficiency = GRADIENT_EFFICIENCY[d] * (GRADIENT_OF_KEYS if form(region).of_keys else 1.0)
-        return roofline(
-            device, bytes=region.nbytes + 3 * sums, flops=10.0 * count * QUERIES * KEYS * d, rate="f16", efficiency=efficiency,
-            useful=10.0 * count * QUERIES * KEYS * (p.d + p.dv) / 2, blocks=tiles, finish=FINISH_US, launches=3,
-            cached=count * QUERIES * (4.0 * d + 8.0 * d),
+        p = problem(region)
+        tile = tile_of(GRADIENT_TILES, p)
+        sums, blocks = 4.0 * p.query_heads * p.queries * tile.d, p.heads * cdiv(p.keys, KEYS)
+        cached = _score_tiles(p) * QUERIES * (4.0 * tile.d + 8.0 * tile.d)
+        return _cost(
+            region, device, tile, 10.0, bytes=region.nbytes + 3 * sums, blocks=blocks, launches=3, cached=cached
         ).plus(ends=memory_us(device, 2 * sums + region.nbytes / 3))  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return _work(region)[-1].offset + i32.itemsize
+        p = problem(region)
+        return _work(p, tile_of(GRADIENT_TILES, p))[-1].offset + i32.itemsize
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .hopper_grad_body import gradient
         from .hopper_grad_ends_body import THREADS as END_THREADS
         from .hopper_grad_ends_body import after, before
-        from .hopper_grad_tiles import THREADS, GradientPlan, queries_of
+        from .hopper_grad_tiles import THREADS, GradientPlan
 
-        p, made, work, (_, lse_at) = plain.problem(region), form(region), _work(region), lse_of(region)
+        p = problem(region)
+        form = form_of(p, tile := tile_of(GRADIENT_TILES, p))
+        dtype, queries, heads_of_batch = form.dtype, tile.queries, p.batch_heads * p.group
+        work, tiles, row_tiles = _work(p, tile), _query_tiles(p, tile), cdiv(p.queries, queries)
         stats, sums, flags, counter = work
-        d, queries = made.d, queries_of(made.d)
-        tensors = {name: (matrices(name, t), at) for name, t, at in tensors_of(region)}
-        heads, tiles = p.heads * p.group, _query_tiles(region)
-        steps = {name: m.steps() for name, (m, _) in tensors.items() if not isinstance(m, Reject)}
-        numbers = p.queries, p.batch_heads * p.group, heads, p.dv
-        first = (
-            tensors["out"][1],
-            tensors["dout"][1],
-            lse_at,
-            stats,
-            flags,
-            counter,
-            _numbers(*numbers),
-            steps["out"],
-            steps["dout"],
-        )
-        boxes = {"q": queries, "k": KEYS, "v": KEYS, "dout": queries, "dk": ATOM, "dv": ATOM}
-        base2, scale = Num(scales(region)[0].value, f32), Num(plain.scale_factor(region), f32)
-        of_tiles = _gradient_sizes(p, queries)
-        main = (maps(region, boxes), stats, sums, flags, counter, of_tiles, (base2, scale), *added(region))
-        last_numbers = p.queries, p.keys, p.batch_heads * p.group, cdiv(p.queries, queries), p.d, p.ahead
-        last = sums, tensors["dq"][1], _numbers(*last_numbers), steps["dq"], scale
-        key_tiles = p.heads * cdiv(p.keys, KEYS)
+        of_out, of_dout, of_dq = (m.steps for m in matrices(p, TMA_ALIGNMENT, "out", "dout", "dq"))
+        numbers = ints(p.queries, heads_of_batch, p.query_heads, p.dv)
+        first = (*p.at("out", "dout", "lse"), stats, flags, counter, numbers, of_out, of_dout)
+        boxes = maps(p, q=queries, k=KEYS, v=KEYS, dout=queries, dk=ATOM, dv=ATOM)
+        scale = Num(p.scale, f32)
+        main = (boxes, *work, _gradient_sizes(p, tile), (scales(p)[0], scale), *added(p))
+        numbers = ints(p.queries, p.keys, heads_of_batch, row_tiles, p.d, p.ahead)
+        last = (sums, *p.at("dq"), numbers, of_dq, scale)
+        first_blocks = cdiv(tiles * queries, END_THREADS * 8 // tile.d)
+        blocks, shared = min(p.heads * cdiv(p.keys, KEYS), device.sms), GradientPlan(tile).nbytes
         return [
-            Launch(
-                before(made.dtype, d, made.of_keys),
-                (cdiv(tiles * queries, END_THREADS * 8 // d),),
-                (END_THREADS,),
-                first,
-            ),
-            Launch(gradient(made), (min(key_tiles, device.sms),), (THREADS,), main, GradientPlan(d).nbytes),
-            Launch(after(made.dtype, d), (tiles,), (END_THREADS,), last),
+            Launch(before(dtype, tile, form.of_keys), (first_blocks,), (END_THREADS,), first),
+            Launch(gradient(form), (blocks,), (THREADS,), main, shared),
+            Launch(after(dtype, tile), (tiles,), (END_THREADS,), last),
         ]
 
 
-def _numbers(*numbers: int) -> tuple[Num, ...]:
-    return tuple(Num(n, i32) for n in numbers)
-
-
-def _gradient_sizes(p: Problem, queries: int) -> tuple[Num, ...]:
+def _gradient_sizes(p: AttentionProblem, tile: HopperTile) -> tuple[Num, ...]:
     """As hopper_grad_tiles.py has them."""
-    first = sizes(
-        p, GRADIENT_TOGETHER if p.ahead == 0 else GRADIENT_TOGETHER // 3
-    )  # of no mask, none waits at the start
-    rows = cdiv(p.keys, KEYS)
-    together = int(first[5].value) // p.group
-    return (
-        *first,
-        *_numbers(rows, p.heads, together, rows * p.heads, cdiv(p.queries, queries), p.batch_heads),
-    )
+    # where there is no mask, no block waits at the start
+    first = sizes(p, GRADIENT_TOGETHER if p.ahead == 0 else GRADIENT_TOGETHER // 3)
+    rows, together = cdiv(p.keys, KEYS), int(first[5].value) // p.group
+    more = ints(rows, p.heads, together, rows * p.heads, cdiv(p.queries, tile.queries), p.batch_heads)
+    return (*first, *more)
 
 
-def _query_tiles(region: RegionSpec) -> int:
+def _query_tiles(p: AttentionProblem, tile: HopperTile) -> int:
     """Of all heads."""
-    p = plain.problem(region)
-    return p.heads * p.group * cdiv(p.queries, GRADIENT_QUERIES[padded(p)])
+    return p.query_heads * cdiv(p.queries, tile.queries)
 
 
-def _work(region: RegionSpec) -> tuple[Work, Work, Work, Work]:
+def _work(p: AttentionProblem, tile: HopperTile) -> tuple[Work, Work, Work, Work]:
     """Statistics and sums of dq, at multiples of 256 bytes, for copies of the accelerator; flags; and a counter."""
-    d = padded(plain.problem(region))
-    queries = GRADIENT_QUERIES[d] * _query_tiles(region)
-    stats = f32.itemsize * 2 * queries
-    stats = -(-stats // 256) * 256
-    flags = stats + f32.itemsize * queries * d
-    return (
-        Work(0, f32),
-        Work(stats, f32),
-        Work(flags, i32),
-        Work(flags + i32.itemsize * _query_tiles(region), i32),
-    )
-
-
-def maps(region: RegionSpec, boxes: dict[str, int]) -> tuple[TensorMap, ...]:
-    """Of those tensors, in this order, with boxes of so many rows."""
-    given = {name: (t, at) for name, t, at in tensors_of(region)}
-    found = []
-    for name, rows in boxes.items():
-        t, at = given[name]
-        own = matrices(name, t)
-        assert not isinstance(own, Reject)
-        found.append(own.map(at, t, rows))
-    return tuple(found)
+    tiles = _query_tiles(p, tile)
+    queries = tile.queries * tiles
+    sums = cdiv(f32.itemsize * 2 * queries, 256) * 256
+    flags = sums + f32.itemsize * queries * tile.d
+    return Work(0, f32), Work(sums, f32), Work(flags, i32), Work(flags + i32.itemsize * tiles, i32)

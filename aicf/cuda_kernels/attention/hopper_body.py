@@ -24,7 +24,7 @@ from ..hopper.opening import opening
 from ..hopper.ring import advancer, filler, releaser
 from ..hopper.roles import registers
 from ..hopper.shared_plan import SharedPlan
-from ..hopper.units import WARPGROUP
+from ..hopper.units import ATOM, WARPGROUP
 from ..ptx import (
     approximate,
     arrive,
@@ -53,8 +53,8 @@ from .hopper_masks import BYTES as ADDED_BYTES
 from .hopper_masks import LOWEST, SCORES, bringer, hide, limits_of, plus, told
 from .hopper_masks import WARP as ADDING_WARP
 from .hopper_tiles import (
-    ATOM,
     KEYS,
+    QUERIES,
     ROW_BYTES,
     HopperForm,
     columns_loader,
@@ -66,8 +66,7 @@ from .hopper_tiles import (
     weighted_sum,
 )
 
-CONSUMERS = 2
-QUERIES = 64 * CONSUMERS
+CONSUMERS = QUERIES // 64
 THREADS = WARPGROUP * (1 + CONSUMERS)
 REGISTERS = 40, 232  # of a producer's thread, of a consumer's: 168 each before
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -77,12 +76,12 @@ OWN = 8  # the first consumer's barrier of its own; those of turns are 1 and 2
 
 
 class ForwardPlan:
-    """Where a block has what. `of_keys`: with something added to the scores of each key, beside K: a warp fills a stage with
+    """Where a block has what. With something added to the scores of each key, beside K: a warp fills a stage with
     the producer, and each thread tells that it has read it."""
 
-    def __init__(self, d: int, of_keys: bool = False) -> None:
-        self.q_bytes, self.kv_bytes = QUERIES * d * 2, KEYS * d * 2
-        self.stages = 3 if d == 64 else 2
+    def __init__(self, form: HopperForm) -> None:
+        of_keys, self.stages = form.of_keys, form.tile.stages
+        self.q_bytes, self.kv_bytes = QUERIES * form.d * 2, KEYS * form.d * 2
         shared = SharedPlan()
         self.q_ring = shared.ring(2, CONSUMERS)
         self.k_ring = shared.ring(self.stages, CONSUMERS * (WARPGROUP if of_keys else 1), 1 + 32 * of_keys)
@@ -104,7 +103,7 @@ def forward(form: HopperForm) -> Callable[..., None]:
     sizes   see hopper_tiles.py
     scales  c; and softcap's: what S is multiplied by before tanh. c is softcap log2(e) then
     """
-    plan = ForwardPlan(form.d, form.of_keys)
+    plan = ForwardPlan(form)
     fewer, more = registers(REGISTERS)
     open, let_next = opening(plan.shared.init()), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
@@ -236,8 +235,8 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     # what is added to keys makes powers of two of scores, of any size that f32 has
     of_keys, add_of_keys, least = form.of_keys, plus(SCORES.count), LOWEST if form.of_keys else LEAST
     added_at, tell, tell_lse = plan.added, arrive(), told() if form.of_keys else device(lambda x: x)
-    hidden, limits = hide(form.masked), limits_of()
-    in_first, in_all = bool(form.masked), form.masked == "all"
+    hidden, limits = hide(form.hidden), limits_of()
+    in_first, in_all = bool(form.hidden), form.hidden == "all"
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
     next_q, next_kv = advancer(2), advancer(stages)
     send, put, all_read = _sender(form, plan), putter(f32), wait_stores_read(0)

@@ -45,7 +45,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     sizes   see hopper_tiles.py
     scales  scale log2(e), scale
     """
-    plan = GradientPlan(form.d)
+    plan = GradientPlan(form.tile)
     fewer, more = registers(REGISTERS)
     open, uniform, let_next, address = (
         opening(plan.shared.init()),

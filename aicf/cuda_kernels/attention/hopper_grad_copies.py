@@ -52,7 +52,7 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
     wait, announce, address = wait_phase(), expect(), global_address()
     place, tiles_of = place_of(), query_tiles(plan.queries)
     next_of_two, fetch, leave, tell, numbers = (
-        advancer(2),
+        advancer(plan.stages),
         fetch_add(),
         store_shared_word(),
         arrive(),

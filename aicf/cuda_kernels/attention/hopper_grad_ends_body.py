@@ -12,18 +12,19 @@ from ..dsl import cuda, device, int32, uint32
 from ..ptx import global_address, pack_halves, store_words
 from ..tiles.element import getter, putter
 from ..tiles.tile import get_run
-from .hopper_grad_tiles import GROUP, queries_of
+from .hopper_grad_tiles import GROUP
 from .hopper_masks import FAINT
+from .hopper_tiles import HopperTile
+from .masks import LOG2E, NOTHING
 
 THREADS = 256
 EVERYONE = 0xFFFFFFFF
-LOG2E = np.float32(1.4426950408889634)
 NONE = (np.float32(0),) * 4
-ZERO, NOTHING = np.float32(0), np.float32(-np.inf)
+ZERO = np.float32(0)
 
 
 @functools.cache
-def before(dtype: DType, d: int, of_keys: bool = False) -> Callable[..., None]:
+def before(dtype: DType, tile: HopperTile, of_keys: bool) -> Callable[..., None]:
     """`kernel(out, dout, lse, stats, flags, counter, sizes, out_steps, dout_steps)`: d / 8 threads to a query, whole tiles of queries.
 
     of_keys  something is added to the scores of keys: queries without any that counts may have an lse other than -inf: below FAINT
@@ -33,7 +34,7 @@ def before(dtype: DType, d: int, of_keys: bool = False) -> Callable[..., None]:
     sizes  queries, query heads of a batch entry, all query heads, dv
     steps  elements from one query, head and batch entry to the next
     """
-    queries, each = queries_of(d), d // 8
+    d, queries, each = tile.d, tile.queries, tile.d // 8
     read = get_run(dtype, 8)
     get, put = getter(f32), putter(f32)
     is_none = device((lambda log: log < FAINT) if of_keys else (lambda log: log == NOTHING))
@@ -93,14 +94,14 @@ def before(dtype: DType, d: int, of_keys: bool = False) -> Callable[..., None]:
 
 
 @functools.cache
-def after(dtype: DType, d: int) -> Callable[..., None]:
+def after(dtype: DType, tile: HopperTile) -> Callable[..., None]:
     """`kernel(sums, dq, sizes, steps, scale)`: a block of 256 threads to a tile of queries.
 
     Sums are as a thread of the main kernel has them: 4 at a time, two columns of a row and of the eighth row after it. Neighbouring lanes
     exchange words, so that each writes 8 bytes of a row, and four of them a whole sector.
     sizes  queries, keys, query heads of a batch entry, tiles of queries of a head, columns, keys ahead and behind
     """
-    queries, wide = queries_of(d), d > 64
+    d, queries, wide = tile.d, tile.queries, tile.d > 64
     read, pack, store, at_of = get_run(f32, 4), pack_halves(dtype), store_words(2), global_address()
 
     def swap(a, b, odd):

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dsl import cuda, device, int32, uint32
 from ..hopper.ring import advancer, releaser
-from ..hopper.units import WARPGROUP
+from ..hopper.units import ATOM, WARPGROUP
 from ..ptx import (
     approximate,
     arrive,
@@ -36,17 +36,8 @@ from ..tiles.register_tile import map_tile, pack, put_columns, put_words, unroll
 from ..tiles.tile import each, mapped, mapped_runs, permute, zeros
 from .hopper_grad_tiles import BOTH, FREE, OWN, THERE, TOGETHER, WITH_ADDER, GradientPlan, query_tiles, taker
 from .hopper_masks import key_starts, of_key
-from .hopper_tiles import (
-    ATOM,
-    KEYS,
-    NOTHING,
-    ROW_BYTES,
-    HopperForm,
-    chained,
-    place_of,
-    score_product,
-    weighted_sum,
-)
+from .hopper_tiles import KEYS, ROW_BYTES, HopperForm, chained, place_of, score_product, weighted_sum
+from .masks import NOTHING
 
 NONE = (np.float32(0),) * 2
 
@@ -186,10 +177,10 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     weigh, slopes_of = weights(count), slopes(count, dtype)
     of_keys, weigh_keys, of_own_keys = form.of_keys, weights_of_keys(count), added_to_keys(form)
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
-    hidden, limits, cuts = hide(scores_of, form.masked == "all"), limits_of(), bool(form.masked)
+    hidden, limits, cuts = hide(scores_of, form.hidden == "all"), limits_of(), bool(form.hidden)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
     place, take, tiles_of = place_of(), taker(plan), query_tiles(queries)
-    next_of_two, send = advancer(2), _sender(form, plan)
+    next_of_two, send = advancer(plan.stages), _sender(form, plan)
     no_scores, no_results, no_dq = zeros(count), zeros(result.count), zeros(dq_count)
     scale_all = map_tile(result.count, lambda x, factor: x * factor)
     k_at, v_at, q_at, o_at, ds_at, sums_at, stats_at = (
@@ -217,7 +208,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     own_keys, delta_at, sums_bytes = 64 * ROW_BYTES, 4 * queries, plan.sums_bytes
     # of dQ, a consumer has 64 queries, or, of as many, 64 columns
     ds_part, k_part = (0, KEYS * ROW_BYTES) if wide else (64 * ROW_BYTES, 0)
-    both_limits = form.masked == "all"
+    both_limits = form.hidden == "all"
 
     def consume(part, base, maps, sizes, scales, added):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)

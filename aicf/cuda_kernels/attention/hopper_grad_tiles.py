@@ -6,9 +6,9 @@ from typing import Any
 
 from ..dsl import device, int32, uint32
 from ..hopper.shared_plan import SharedPlan
-from ..hopper.units import WARPGROUP
+from ..hopper.units import ATOM, WARPGROUP
 from ..ptx import load_shared_word, wait_phase
-from .hopper_tiles import ATOM, KEYS
+from .hopper_tiles import KEYS, HopperTile
 
 CONSUMERS = 2
 THREADS = WARPGROUP * (1 + CONSUMERS)
@@ -22,32 +22,27 @@ GROUP = 16  # queries, whose statistics lie side by side
 # queries of a head, heads of keys of a batch entry. What can be said beforehand takes no registers.
 
 
-def queries_of(d: int) -> int:
-    """Of a tile: what registers hold of two products."""
-    return 128 if d == ATOM else 64
-
-
 class GradientPlan:
     """Where a block has what. A consumer's results leave by way of dS, or, if these are too wide, of K and V."""
 
-    def __init__(self, d: int) -> None:
-        self.queries, self.wide = queries_of(d), d > ATOM
+    def __init__(self, tile: HopperTile) -> None:
+        self.queries, self.stages, self.wide, d = tile.queries, tile.stages, tile.d > ATOM, tile.d
         self.k_bytes, self.q_bytes = KEYS * d * 2, self.queries * d * 2
         self.ds_bytes, self.sums_bytes = (
             self.queries * KEYS * 2,
             self.queries * d * 2,
         )  # of both consumers; of each
         self.stats_bytes = 2 * self.queries * 4
-        shared = SharedPlan()
+        shared, stages = SharedPlan(), tile.stages
         self.k_ring, self.v_ring = (
             shared.ring(1, CONSUMERS + 1),
             shared.ring(1, CONSUMERS),
         )  # the adder reads K's tile number
-        self.q_ring, self.o_ring = shared.ring(2, CONSUMERS), shared.ring(2, CONSUMERS)
+        self.q_ring, self.o_ring = shared.ring(stages, CONSUMERS), shared.ring(stages, CONSUMERS)
         self.k, self.v = shared.region(self.k_bytes), shared.region(self.k_bytes)
-        self.q, self.o = shared.region(2 * self.q_bytes), shared.region(2 * self.q_bytes)
-        self.ds, self.sums = shared.region(2 * self.ds_bytes), shared.region(CONSUMERS * self.sums_bytes)
-        self.stats = shared.region(2 * self.stats_bytes)
+        self.q, self.o = shared.region(stages * self.q_bytes), shared.region(stages * self.q_bytes)
+        self.ds, self.sums = shared.region(stages * self.ds_bytes), shared.region(CONSUMERS * self.sums_bytes)
+        self.stats = shared.region(stages * self.stats_bytes)
         self.numbers = shared.region(2 * 4, 8)  # of two tiles
         self.shared, self.nbytes = shared, shared.nbytes
 

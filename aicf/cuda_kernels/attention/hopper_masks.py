@@ -20,15 +20,15 @@ from ..tiles.element import getter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import unrolled
 from ..tiles.tile import mapped
-from .hopper_tiles import KEYS, NOTHING, HopperForm, in_turn, key_tiles
-from .tile_products import mask_rows
+from .hopper_tiles import KEYS, HopperForm, in_turn, key_tiles
+from .masks import LOG2E, NOTHING, mask_rows
 
 SCORES = Layout(64, KEYS, warps=4)
 BYTES = 4 * KEYS  # of a stage
 WARP = 1  # of the producer's warpgroup
 LOWEST, HIGHEST = np.finfo(np.float32).min, np.finfo(np.float32).max
 FAINT = np.float32(-(2.0**17))  # f32 has 1/64 there: in powers of two weights are off by one in a hundred
-LOG2E, ZERO = np.float32(1.4426950408889634), np.float32(0)
+ZERO = np.float32(0)
 
 
 # --- positions ----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def limits_of() -> Any:
 def key_starts(form: HopperForm) -> Any:
     """`of(head, sizes, added)`: the elements of mask and bias that a query head's keys begin at. `added`: pointers to them, none or one each; steps of
     each, as `mask_rows` has them."""
-    of_row, masked, biased = mask_rows(True), form.key_mask, form.key_bias is not None
+    of_row, masked, biased = mask_rows(True), form.masked, form.bias is not None
 
     def of(head, sizes, added):
         own = sizes[0], sizes[1], sizes[2], int32(1)  # query heads, each by itself
@@ -85,8 +85,8 @@ def of_key(form: HopperForm, behind_lse: bool = False) -> Any:
 
     behind_lse  a bias that is NaN or +inf is 0 or the greatest number: the lse of queries that meet it is NaN, and others must not
     """
-    masked, biased = form.key_mask, form.key_bias is not None
-    get, get_bias = getter(bool_), getter(form.key_bias or f32)
+    masked, biased = form.masked, form.bias is not None
+    get, get_bias = getter(bool_), getter(form.bias or f32)
 
     def of(key, keys, starts, added):
         k, x = np.int64(min(key, keys - 1)), ZERO

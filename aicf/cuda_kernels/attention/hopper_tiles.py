@@ -9,50 +9,68 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...types import DType
 from ..dsl import device, int32, uint32
+from ..hopper.units import ATOM
 from ..ptx import load_box
 from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.tile import permute
+from .masks import AttentionForm
 
-KEYS = 128  # of a tile
-NOTHING = np.float32(-np.inf)
-ATOM = 64  # columns of a box: 128 bytes
+QUERIES, KEYS = 128, 128  # of a tile: two consumer warpgroups have 64 queries each, or 64 keys of a gradient
 ROW_BYTES = 2 * ATOM
 
 
 @dataclass(frozen=True)
-class HopperForm:
-    """What a kernel is made for.
+class HopperTile:
+    """A config of a kernel.
 
-    d        64 or 128: head sizes are at most that
-    masked   tiles of scores that positions mask something of: "" none, "last" of each row of tiles the last one only, "all" any
-    capped   whether there is a softcap
-    key_mask, key_bias   whether there is a mask of keys, the same for all queries; the type of such a bias, if there is one
+    d        largest head size; smaller ones are read as if they had so many columns
+    queries  of a tile
+    stages   of K and V; of a gradient, of Q and dO
+    rate     of the tensor cores' rate, which tiles reach on an H200
+    rate_of_keys  of that, with something added to the scores of each key: a multiply-add, or an addition. Guessed
     """
 
-    dtype: DType
     d: int
-    masked: str
-    capped: bool
-    key_mask: bool = False
-    key_bias: DType | None = None
+    queries: int
+    stages: int
+    rate: float
+    rate_of_keys: float
+
+
+# The first that has a head's columns is used: ids of kernels in plans have none, and costs need not rank what registers and shared memory decide.
+TILES = HopperTile(64, QUERIES, 3, 0.45, 0.94), HopperTile(128, QUERIES, 2, 0.67, 0.97)
+GRADIENT_TILES = HopperTile(64, 128, 2, 0.5, 0.97), HopperTile(128, 64, 2, 0.62, 0.97)
+
+
+@dataclass(frozen=True)
+class HopperForm(AttentionForm):
+    """What a kernel is specialised for, with a tile; masked, bias: of keys, the same for all queries.
+
+    hidden   tiles of scores that positions mask something of: "" none, "last" of each row of tiles the last one only, "all" any
+    """
+
+    tile: HopperTile
+    hidden: str
 
     def __str__(self) -> str:
         return (
             f"_{self.dtype}_d{self.d}"
-            + f"_masked_{self.masked}" * bool(self.masked)
+            + f"_masked_{self.hidden}" * bool(self.hidden)
             + "_capped" * self.capped
-            + "_key_mask" * self.key_mask
-            + ("" if self.key_bias is None else f"_key_bias_{self.key_bias}")
+            + "_key_mask" * self.masked
+            + ("" if self.bias is None else f"_key_bias_{self.bias}")
         )
+
+    @property
+    def d(self) -> int:
+        return self.tile.d
 
     @property
     def of_keys(self) -> bool:
         """Whether something from memory is added to scores."""
-        return self.key_mask or self.key_bias is not None
+        return self.masked or self.bias is not None
 
     @property
     def chunks(self) -> int:

@@ -16,9 +16,9 @@ from ..tiles.element import putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, reduce_rows, zip_rows, zip_tiles
 from ..tiles.tile import each, zeros
+from .masks import LOG2E, NOTHING
 from .mma_tiles import (
     ALIGNED,
-    LOG2E,
     ROW_BYTES,
     WARPS,
     MmaForm,
@@ -36,7 +36,6 @@ from .mma_tiles import (
     weighted_sum,
     whole,
 )
-from .tile_products import NOTHING
 
 ZERO, ONE = np.float32(0), np.float32(1)
 KEPT = 32  # registers that may hold a warp's queries

@@ -16,6 +16,7 @@ from ..tiles.element import getter, putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, unrolled, zip_rows
 from ..tiles.tile import get_run, zeros
+from .masks import NOTHING
 from .mma_tiles import (
     ALIGNED,
     ROW_BYTES,
@@ -34,7 +35,6 @@ from .mma_tiles import (
     weighted_sum,
     whole,
 )
-from .tile_products import NOTHING
 
 GROUP = 16  # queries whose statistics lie together: 16 of lse, 16 of delta
 EACH = 4  # queries of a warp of `before`

@@ -14,6 +14,7 @@ from ..ptx import commit_copies, copy_async, load_shared, wait_copies
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack
 from ..tiles.tile import mapped, mapped_runs, zeros
+from .masks import sizes_here
 from .mma_grad_body import GROUP, slope_of, weigh_of
 from .mma_tiles import (
     ALIGNED,
@@ -34,7 +35,6 @@ from .mma_tiles import (
     weighted_sum,
     whole,
 )
-from .tile_products import sizes_here
 
 GROUP_BYTES = 2 * GROUP * f32.itemsize
 PART = 128  # columns of dk and of dv that a block adds up

@@ -28,49 +28,69 @@ from ..tiles.element import getter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_places, map_tile
 from ..tiles.tile import each, put_run, zeros
-from .tile_products import NOTHING, mask_rows, sizes_here
+from .masks import NOTHING, AttentionForm, mask_rows, sizes_here
 
 WARPS = 4
 THREADS = 32 * WARPS
 CHUNK = 64  # columns of halves: 128 bytes, a row of shared memory
 ROW_BYTES = 2 * CHUNK
 ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
-LOG2E = np.float32(1.4426950408889634)
+
+
+# --- configs ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class MmaForm:
-    """What a kernel is made for.
+class MmaTile:
+    """A config of a kernel: the scores that a block has at a time, `rows` of its own and `columns` of the tiles that it goes over.
+
+    widest  largest head size that leaves registers for them: of scores without mask and bias, with one of them, with both
+    shared  bytes of shared memory that a block must have
+    """
+
+    rows: int
+    columns: int
+    widest: tuple[int, int, int]
+    shared: int = 0
+
+
+ROWS = 64  # 16 for each warp
+ROOMY = 160 * 1024
+# Of the forward kernel, of dq's, and of dk's and dv's: the first that fits is used. Costs do not tell them apart yet, so they are one kernel's choice,
+# not variants that selection ranks.
+TILES = (
+    MmaTile(ROWS, 64, (128, 64, 0)),
+    MmaTile(ROWS, 32, (256, 128, 128)),
+    MmaTile(ROWS, 16, (256, 256, 256)),
+)
+QUERY_TILES = (
+    MmaTile(ROWS, 64, (64, 0, 0)), MmaTile(ROWS, 32, (128, 128, 128)), MmaTile(ROWS, 32, (256, 0, 0), ROOMY), MmaTile(ROWS, 16, (256, 256, 256)),
+)  # fmt: skip
+KEY_TILES = (
+    MmaTile(ROWS, 64, (64, 0, 0)), MmaTile(ROWS, 32, (128, 64, 64)), MmaTile(ROWS, 32, (256, 0, 0), ROOMY), MmaTile(ROWS, 16, (256, 256, 256)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MmaForm(AttentionForm):
+    """What a kernel is specialised for, with these:
 
     d, dv   columns of q and k, and of v, rounded up to 16
     rows    of a tile of scores: 16 or 32 for each warp
     others  its columns: of the tiles that a block goes over
     width   bytes that are copied at a time: what pointers and rows are aligned to, 4 to 16
     scaled  scores are scaled before their maxima are found, as softcap, bias and negative scales ask for; otherwise powers of two do it
-    capped, masked, ragged   whether there is a softcap, a mask, and lengths
-    bias    its type, if there is one
     """
 
-    dtype: DType
     d: int
     dv: int
     rows: int
     others: int
     width: int
     scaled: bool
-    capped: bool
-    masked: bool
-    ragged: bool
-    bias: DType | None = None
 
     def __str__(self) -> str:
-        more = (
-            "_scaled" * self.scaled
-            + "_capped" * self.capped
-            + "_masked" * self.masked
-            + "_ragged" * self.ragged
-        )
-        more += "" if self.bias is None else f"_bias_{self.bias}"
+        more = "_scaled" * self.scaled + self.features
         return f"_{self.dtype}_{self.rows}x{self.others}_d{self.d}_{self.dv}_by{self.width}{more}"
 
     @property
@@ -241,7 +261,7 @@ def weighted_sum(dtype: DType, b: StoredRows, columns: int) -> Any:
 
 # --- scores -------------------------------------------------------------------------------------------------------------
 #
-# `sizes` are those of tile_products.py, with query heads as heads of their own. `here`: how far a query's place among the keys is from its
+# `sizes` are those of masks.py, with query heads as heads of their own. `here`: how far a query's place among the keys is from its
 # number, keys ahead and behind that it may attend to, how many keys exist, and queries.
 
 

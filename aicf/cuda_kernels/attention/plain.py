@@ -1,229 +1,71 @@
-"""Variants for attention and attention_grad in f32 on CUDA cores: every float type, every head size, every mask. See plain_body.py."""
+"""Variants for attention and its gradients in f32 on CUDA cores: every float type, every head size, every mask. See plain_body.py."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 from ...device.spec import DeviceSpec
-from ...ops.attention import scale_of
-from ...ops.schema import schema_of
 from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
-from ...registry.variant import (
-    Arg,
-    Checks,
-    In,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    Work,
-    at_most,
-    cdiv,
-    contiguous,
-    one_op,
-    variant,
-)
+from ...registry.variant import Arg, Checks, Launch, Reject, Work, at_most, cdiv, contiguous, variant
 from ...rows import RegionSpec
 from ...rows.program import collapse
-from ...types import TensorDesc, f32, i32, numel
-from .tile_products import BLOCKS_PER_SM, DEPTH, THREADS, TILE, UNLIMITED, AttentionForm
+from ...types import f32, numel
+from .plain_tiles import BLOCKS_PER_SM, COLUMNS, DEPTH, THREADS, TILE, PlainForm
+from .problem import OPTIONAL, UNLIMITED, AttentionProblem, ints, mask_checks, problem, score_strides
 
-WIDEST = 128  # columns of a block's accumulators
 EFFICIENCY = 0.3  # of the f32 rate: two reads of shared memory for 16 multiply-adds
 SOFTMAX_US = 0.5  # of a tile of scores: two barriers, and exp
-SMALLEST_SCALE = 1e-30  # times log2(e) a normal f32: products of zeros or subnormals with -inf are NaN
-
-
-class Problem(NamedTuple):
-    """heads: of keys, in all batches; group: query heads of each, whose queries lie one behind the other as rows."""
-
-    queries: int
-    keys: int
-    batch_heads: int
-    group: int
-    heads: int
-    d: int
-    dv: int
-    ahead: int
-    behind: int
-
-    @property
-    def rows(self) -> int:
-        return self.group * self.queries
-
-    def pairs(self) -> int:
-        """Tiles of scores that masks leave, of one head of keys."""
-        found, offset = 0, self.keys - self.queries
-        for first in range(0, self.rows, TILE):
-            last = min(first + TILE, self.rows) - 1
-            low, high = first % self.queries, last % self.queries
-            if first // self.queries != last // self.queries:
-                low, high = 0, self.queries - 1
-            begin, end = (max(low + offset - self.behind, 0), min(high + offset + self.ahead, self.keys - 1))
-            found += max(0, end // TILE - begin // TILE + 1)
-        return found
-
-
-def operands(region: RegionSpec) -> list[TensorDesc | None]:
-    """The op's, in its own order: None for one left out."""
-    return [None if t < 0 else region.tensors[t] for t in region.anchor.inputs]
-
-
-def problem(region: RegionSpec) -> Problem:
-    first = region.kind.name != "attention"  # dout is before q
-    q, k, v = operands(region)[first : first + 3]
-    assert q and k and v
-    heads = k.shape[-3]
-    ahead = 0 if region.attrs["causal"] else UNLIMITED
-    behind = region.attrs["window"] - 1 if region.attrs["window"] else UNLIMITED
-    return Problem(
-        q.shape[-2], k.shape[-2], heads, q.shape[-3] // max(heads, 1), numel(k.shape[:-2]), q.shape[-1], v.shape[-1],
-        ahead, min(behind, UNLIMITED),
-    )  # fmt: skip
-
-
-def optional(region: RegionSpec, name: str) -> tuple[int, TensorDesc] | None:
-    """An operand's place among the region's, and itself; None if it is left out."""
-    at = [d.name for d in schema_of(region.kind).operands].index(name)
-    inputs = region.anchor.inputs
-    if len(inputs) <= at or inputs[at] < 0:
-        return None
-    return region.inputs.index(inputs[at]), region.tensors[inputs[at]]
-
-
-BATCH = 3  # axes of a batch that a mask or a bias may go along, each in its own way
-
-
-def walk_of(region: RegionSpec, name: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The scores' shape, and the operand's steps along it: 0 where it is repeated."""
-    found, q = optional(region, name), operands(region)[region.kind.name != "attention"]
-    if found is None:
-        return None
-    assert q is not None
-    _, x = found
-    whole = (*q.shape[:-1], problem(region).keys)
-    return whole, (0,) * (len(whole) - x.rank) + tuple(0 if n == 1 else s for n, s in zip(x.shape, x.stride))
-
-
-def steps_of(region: RegionSpec, name: str) -> tuple[Num, ...] | Reject:
-    """Of mask or bias, as `mask_rows` has them."""
-    walk = walk_of(region, name)
-    if walk is None:
-        return ()
-    whole, steps = walk
-    batch, (along,) = collapse(whole[:-3], [steps[:-3]])
-    more = BATCH - len(batch)
-    if more < 0:
-        return Reject(
-            name, f"{name} goes along a batch of {whole[:-3]} by steps of {steps[:-3]}: as {len(batch)} axes, at most {BATCH} are taken"
-        )  # fmt: skip
-    extents = ((1,) * more + batch)[1:]
-    return (
-        *(Num(max(n, 1), i32) for n in extents),
-        *(Num(s) for s in ((0,) * more + tuple(along))),
-        *(Num(s) for s in steps[-3:]),
-    )
 
 
 def checks(region: RegionSpec) -> Checks:
-    yield one_op(region)
     yield contiguous(region)
-    for name in ("mask", "bias"):
-        steps = steps_of(region, name)
-        yield steps if isinstance(steps, Reject) else None
     p = problem(region)
-    yield at_most("greatest extent", max(p.rows, p.keys, p.d, p.dv), UNLIMITED - 1)
-    yield at_most("blocks", p.heads * cdiv(max(p.rows, p.keys), TILE) * _parts(max(p.d, p.dv), p), 2**31 - 1)
+    yield from mask_checks(p)
+    yield at_most("greatest extent", max(p.rows, p.keys, p.widest), UNLIMITED - 1)
+    yield at_most("blocks", p.heads * cdiv(max(p.rows, p.keys), TILE) * _parts(p.widest, p), 2**31 - 1)
 
 
-def _columns(p: Problem) -> int:
-    return TILE if max(p.d, p.dv) <= TILE else WIDEST
+def _columns(p: AttentionProblem) -> int:
+    """Columns of a block's accumulators: the first of COLUMNS that a head fits in; wider heads are several blocks'."""
+    return next((columns for columns in COLUMNS if p.widest <= columns), COLUMNS[-1])
 
 
-def _parts(width: int, p: Problem) -> int:
+def _parts(width: int, p: AttentionProblem) -> int:
     return max(1, cdiv(width, _columns(p)))
 
 
-def form_of(region: RegionSpec) -> AttentionForm:
-    p = problem(region)
-    own = operands(region)[: 3 if region.kind.name == "attention" else 6]
-    given = [t for t in (*own, *region.results) if t is not None and t.rank > 0]
-    vectors = not (p.d % 4 or p.dv % 4) and all(t.alignment >= min(16, 4 * t.dtype.itemsize) for t in given)
-    dtype = given[0].dtype  # of dout or q: a result may be a bias's gradient
-    masked, ragged = (optional(region, name) is not None for name in ("mask", "lengths"))
-    bias = optional(region, "bias")
-    return AttentionForm(
-        dtype, _columns(p), 4 if vectors else 1, bool(region.attrs["softcap"]), masked, ragged, bias and bias[1].dtype
-    )  # fmt: skip
+def _padded(p: AttentionProblem) -> tuple[int, int]:
+    """d and dv as whole slices."""
+    return cdiv(p.d, DEPTH) * DEPTH, cdiv(p.dv, DEPTH) * DEPTH
 
 
-def scale_factor(region: RegionSpec) -> float:
-    """What scores are multiplied by."""
-    return scale_of(region.attrs["scale"], problem(region).d)
-
-
-def scales_after_maxima(region: RegionSpec) -> bool:
-    """Whether a kernel may scale scores after their maxima: the order is the same, and a masked score stays -inf."""
-    return scale_factor(region) >= SMALLEST_SCALE
-
-
-def arguments(region: RegionSpec, tiles: int, parts: int, p: Problem | None = None) -> tuple[Arg, ...]:
-    """mask, lengths, bias, sizes, grid, limits, scales, and steps of mask and bias."""
-    p = p or problem(region)
-    found = [optional(region, name) for name in ("mask", "lengths", "bias")]
-    mask_steps, bias_steps = (steps_of(region, name) for name in ("mask", "bias"))
-    assert not isinstance(mask_steps, Reject) and not isinstance(bias_steps, Reject)
-    sizes = (p.queries, p.keys, p.batch_heads, p.group, p.heads, p.d, p.dv)
-    scales = (scale_factor(region), region.attrs["softcap"])
-    return (
-        *(() if x is None else (In(x[0]),) for x in found),
-        tuple(Num(n, i32) for n in sizes),
-        (Num(max(1, tiles), i32), Num(parts, i32)),
-        (Num(p.ahead, i32), Num(p.behind, i32)),
-        tuple(Num(x, f32) for x in scales),
-        mask_steps,
-        bias_steps,
-    )
+def _form(p: AttentionProblem) -> PlainForm:
+    own = [t for name, (t, _) in p.tensors.items() if name not in OPTIONAL]
+    vectors = not (p.d % 4 or p.dv % 4) and all(t.alignment >= min(16, 4 * t.dtype.itemsize) for t in own)
+    return PlainForm(*p.form, columns=_columns(p), width=4 if vectors else 1)
 
 
 def _launch(
-    body, region: RegionSpec, tiles: int, parts: int, before: tuple[Arg, ...], after: tuple[Arg, ...]
-) -> Launch:
-    mask, lengths, bias, *numbers = arguments(region, tiles, parts)
-    blocks = max(1, problem(region).heads * tiles * parts)
-    return Launch(body, (blocks,), (THREADS,), (*before, mask, lengths, bias, *after, *numbers))
+    body, p: AttentionProblem, tiles: int, parts: int, before: tuple[Arg, ...], after: tuple[Arg, ...], *more: Arg
+) -> Launch:  # fmt: skip
+    args = (*before, *p.optional(*OPTIONAL), *after, *p.numbers(tiles, parts), *more)
+    return Launch(body, (max(1, p.heads * tiles * parts),), (THREADS,), args)
 
 
-def given_of(region: RegionSpec) -> list[In]:
-    """Pointers to the op's operands, in its own order, without those that may be left out."""
-    inputs = region.anchor.inputs[: 3 if region.kind.name == "attention" else 6]
-    return [In(region.inputs.index(t)) for t in inputs]
-
-
-def cost_of(
-    region: RegionSpec,
-    device: DeviceSpec,
-    launches: int,
-    works: tuple[tuple[int, int, int], ...],
-    useful: int,
-) -> Cost:
+def cost_of(region: RegionSpec, device: DeviceSpec, useful: int, *works: tuple[int, int, int]) -> Cost:
     """works: for each launch (tiles, parts, flops of a tile of scores). useful: multiply-adds by d and dv of a score."""
     p = problem(region)
-    pairs = p.pairs()
+    pairs = p.tiles(TILE, TILE)
     flops = sum(2.0 * p.heads * pairs * parts * TILE * TILE * each for _, parts, each in works)
     tiles, parts, _ = works[0]
     slices = cdiv(p.d, DEPTH) + cdiv(p.dv, DEPTH) + 2
     steps = len(works) * cdiv(pairs, max(1, cdiv(p.rows, TILE))) * (slices * CACHE_TRIP_US + SOFTMAX_US)
     return roofline(
         device, bytes=region.nbytes, flops=flops, efficiency=EFFICIENCY,
-        useful=2.0 * p.heads * pairs * TILE * TILE * useful * (p.d + p.dv) / 2, launches=launches,
+        useful=2.0 * p.heads * pairs * TILE * TILE * useful * (p.d + p.dv) / 2, launches=len(works),
         blocks=max(1, p.heads * tiles * parts), blocks_per_sm=BLOCKS_PER_SM, chain=steps,
         cached=p.heads * pairs * parts * TILE * 2.0 * (p.d + p.dv) * region.results[0].dtype.itemsize,
     )  # fmt: skip
-
-
-def padded(width: int, of: int) -> int:
-    return cdiv(width, of) * of
 
 
 @variant("attention", id="cuda.attention_plain.v1")
@@ -234,24 +76,19 @@ class AttentionPlain:
     once for each tile of queries, from the cache. Limit: the f32 rate, and reads of shared memory beside it.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from checks(region)
-
-    least = one_launch
+    accepts, least = checks, one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)
-        each = padded(p.d, DEPTH) + _columns(p)
-        return cost_of(region, device, 1, ((cdiv(p.rows, TILE), _parts(p.dv, p), each),), 2)
+        d, _ = _padded(p)
+        return cost_of(region, device, 2, (cdiv(p.rows, TILE), _parts(p.dv, p), d + _columns(p)))
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .plain_body import forward
 
         p = problem(region)
         tiles, parts = cdiv(p.rows, TILE), _parts(p.dv, p)
-        return [
-            _launch(forward(form_of(region)), region, tiles, parts, tuple(given_of(region)), (Out(0), Out(1)))
-        ]
+        return [_launch(forward(_form(p)), p, tiles, parts, p.inputs(), p.at("out", "lse"))]
 
 
 @variant("attention_grad", id="cuda.attention_grad_plain.v1")
@@ -261,17 +98,14 @@ class AttentionGradPlain:
     Each computes the scores again: seven products of tiles where five would do, and no atomics. Limit: as of cuda.attention_plain.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from checks(region)
-
-    least = one_launch
+    accepts, least = checks, one_launch
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)
-        scores = padded(p.d, DEPTH) + padded(p.dv, DEPTH)
+        scores = sum(_padded(p))
         queries = cdiv(p.rows, TILE), _parts(p.d, p), scores + _columns(p)
-        keys = cdiv(p.keys, TILE), _parts(max(p.d, p.dv), p), scores + 2 * _columns(p)
-        return cost_of(region, device, 2, (queries, keys), 5)
+        keys = cdiv(p.keys, TILE), _parts(p.widest, p), scores + 2 * _columns(p)
+        return cost_of(region, device, 5, queries, keys)
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
         p = problem(region)
@@ -280,20 +114,62 @@ class AttentionGradPlain:
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .plain_grad_body import key_gradients, query_gradient
 
-        p, form, delta = problem(region), form_of(region), Work(0, f32)
-        dout, q, k, v, out, lse = given_of(region)
-        query_tiles, key_tiles = cdiv(p.rows, TILE), cdiv(p.keys, TILE)
-        width = _parts(max(p.d, p.dv), p)
+        p, delta = problem(region), Work(0, f32)
+        form, (dout, q, k, v, out, lse) = _form(p), p.inputs()
+        of_queries, of_keys = (cdiv(p.rows, TILE), _parts(p.d, p)), (cdiv(p.keys, TILE), _parts(p.widest, p))
         return [
-            _launch(
-                query_gradient(form),
-                region,
-                query_tiles,
-                _parts(p.d, p),
-                (dout, q, k, v, out, lse),
-                (delta, Out(0)),
-            ),
-            _launch(
-                key_gradients(form), region, key_tiles, width, (dout, q, k, v, lse), (delta, Out(1), Out(2))
-            ),
+            _launch(query_gradient(form), p, *of_queries, (dout, q, k, v, out, lse), (delta, *p.at("dq"))),
+            _launch(key_gradients(form), p, *of_keys, (dout, q, k, v, lse), (delta, *p.at("dk", "dv"))),
+        ]
+
+
+# --- the gradient of a bias -------------------------------------------------------------------------------------------
+
+
+def _bias_heads(p: AttentionProblem) -> tuple[int, ...] | Reject:
+    """How many matrices the bias has; how query heads go with them, as the kernel's `walk`."""
+    shape, strides = score_strides(p, "bias")
+    sizes, (along,) = collapse(shape[:-2], [strides[:-2]])
+    sides: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for axis, (size, stride) in enumerate(zip(sizes, along)):
+        sides[stride == 0].append((size, numel(sizes[axis + 1 :])))
+    if max(map(len, sides)) > 2:
+        return Reject("bias", f"is repeated along some of {shape[:-2]} in more than two groups of axes")
+    numbers: list[int] = []
+    for side in sides:
+        (_, outer), (size, inner) = [(1, 0)] * (2 - len(side)) + side
+        numbers += [max(size, 1), outer, inner]
+    matrices, repeated = (numel([n for n, _ in side]) for side in sides)
+    return matrices, *numbers, repeated
+
+
+@variant("attention_bias_grad", id="cuda.attention_bias_grad_plain.v1")
+class AttentionBiasGradPlain:
+    """A block of 256 threads per tile of 64 queries and 64 keys of the bias, over all heads that it is repeated along, one after the other.
+
+    Scores are computed again. Tiles that masks leave nothing of are passed over. Limit: as of cuda.attention_plain.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from checks(region)
+        heads = _bias_heads(problem(region))
+        yield heads if isinstance(heads, Reject) else None
+
+    least = one_launch
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        p = problem(region)
+        return cost_of(region, device, 2, (cdiv(p.queries, TILE), 1, sum(_padded(p))))
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .plain_grad_body import bias_gradient
+
+        p = problem(region)
+        heads = _bias_heads(p)
+        assert not isinstance(heads, Reject)
+        matrices, *walk = heads
+        own, form = replace(p.per_query_head(), heads=matrices), replace(_form(p), columns=TILE)
+        tiles, parts = cdiv(p.queries, TILE), cdiv(p.keys, TILE)
+        return [
+            _launch(bias_gradient(form), own, tiles, parts, p.inputs(), p.at("dbias"), ints(*walk, p.group))
         ]

@@ -15,12 +15,12 @@ from ..tiles.element import putter
 from ..tiles.fragment import fragment
 from ..tiles.register_tile import unrolled
 from ..tiles.tile import zeros
-from .tile_products import (
+from .masks import NOTHING, mask_rows, sizes_here
+from .plain_tiles import (
     ALIGNMENT,
     BLOCKS_PER_SM,
     EACH,
     LINE,
-    NOTHING,
     OWN_COLUMNS,
     OWN_ROWS,
     SIDE,
@@ -28,16 +28,14 @@ from .tile_products import (
     THREADS,
     TILE,
     WEIGHTS,
-    AttentionForm,
+    PlainForm,
     cap_scores,
     key_bounds,
-    mask_rows,
     plus_bias,
     reach,
     result_storer,
     scale_rows,
     score_product,
-    sizes_here,
     visible,
     weight_storer,
     weighted_sum,
@@ -111,7 +109,7 @@ def running_softmax() -> Any:
 
 
 @functools.cache
-def forward(form: AttentionForm) -> Callable[..., None]:
+def forward(form: PlainForm) -> Callable[..., None]:
     """A block per tile of 64 queries and `columns` columns of the result.
 
     For each tile of 64 keys: q kᵀ, of slices in shared memory; scores, as weights, in shared memory; and weights times v in registers,

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ...types import DType, bool_, i32
-from ..dsl import SIMULATED, cuda, device, float32, int32, uint32
+from ...types import DType, bool_
+from ..dsl import SIMULATED, cuda, device, float32, int32
 from ..tiles.element import getter
 from ..tiles.fragment import Fragment, outer
 from ..tiles.register_tile import map_tile, unrolled
 from ..tiles.tile import each, permute, put_run, put_runs, runs, zeros
+from .masks import AttentionForm, of_four, query_of
 
 TILE = 64  # queries, or keys
 SIDE, EACH = 16, 4
@@ -31,37 +32,25 @@ STAGE = 2 * HALF
 UNROLLED = 128  # multiply-adds of a thread between two branches
 ALIGNMENT = None if SIMULATED else 16
 BLOCKS_PER_SM = 1  # 130 to 220 registers of a thread; with 128 some forms spill
-UNLIMITED = 2**30  # keys ahead or behind, where there is no limit
+COLUMNS = 64, 128  # configs: columns of a block's accumulators
 
 OWN_ROWS = tuple(
     i // EACH for i in range(EACH * EACH)
 )  # of a thread's scores, the row and the column of each
 OWN_COLUMNS = tuple(i % EACH for i in range(EACH * EACH))
-NOTHING, INFINITY = np.float32(-np.inf), np.float32(np.inf)
 
 
 @dataclass(frozen=True)
-class AttentionForm:
-    """What a kernel is made for.
-
-    columns  of the accumulators of a block: 64 or 128; wider results are several blocks'
+class PlainForm(AttentionForm):
+    """columns  of the accumulators of a block: 64 or 128; wider results are several blocks'
     width    neighbours in a load or a store: 4 where every row is a multiple of them
-    capped, masked, ragged   whether there is a softcap, a mask, and lengths
-    bias     its type, if there is one
     """
 
-    dtype: DType
     columns: int
     width: int
-    capped: bool
-    masked: bool
-    ragged: bool
-    bias: DType | None = None
 
     def __str__(self) -> str:
-        more = "_capped" * self.capped + "_masked" * self.masked + "_ragged" * self.ragged
-        more += "" if self.bias is None else f"_bias_{self.bias}"
-        return f"_{self.dtype}_{self.columns}_by{self.width}{more}"
+        return f"_{self.dtype}_{self.columns}_by{self.width}{self.features}"
 
 
 # --- products -----------------------------------------------------------------------------------------------------------
@@ -191,66 +180,17 @@ def scale_rows(columns: int) -> Any:
     return device(lambda acc, factors: scale((acc, factors), ()))
 
 
-# --- masks --------------------------------------------------------------------------------------------------------------
-#
-# `sizes` of a problem: queries, keys, heads of keys in a batch, query heads of each, heads of keys in all, d, dv. A row is a query of
-# any of the heads that share keys, which lie one behind the other. `limits`: how many keys ahead and behind a query may attend to.
-# `here`: sizes of a head whose keys may be fewer than are stored, with the length that says where its queries stand in the place of
-# the keys, and behind them how many keys exist.
-
-
-@functools.cache
-def sizes_here(ragged: bool) -> Any:
-    """`of(sizes, lengths, head)`: the sizes of a head."""
-    if not ragged:
-
-        def of_all(sizes, lengths, head):
-            return sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[1]
-
-        return device(of_all)
-    get = getter(i32)
-
-    def of(sizes, lengths, head):
-        length = int32(get(lengths[0], np.int64(head // sizes[2])))
-        exist = int32(max(min(length, sizes[1]), 0))
-        return sizes[0], length, sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], exist
-
-    return device(of)
-
-
-def _query(row, sizes):
-    """A row's query among those of its head."""
-    return int32(uint32(row) % uint32(sizes[0]))
+# --- masks: `sizes`, `limits` and `here` are those of masks.py -----------------------------------------------------------
 
 
 def _lowest(row, env):
     here, limits = env
-    return int32(max(_query_of(row, here) + here[1] - here[0] - limits[1], 0))
+    return int32(max(query_of(row, here) + here[1] - here[0] - limits[1], 0))
 
 
 def _highest(row, env):
     here, limits = env
-    return int32(min(_query_of(row, here) + here[1] - here[0] + limits[0], here[7] - 1))
-
-
-def _mask_row(row, env):
-    head, sizes, steps = env
-    group = row // sizes[0]
-    if group >= sizes[3]:
-        return np.int64(0)  # a row that is none
-    batch = head // sizes[2]
-    of_batch = batch // steps[1] // steps[0] * steps[2] + batch // steps[1] % steps[0] * steps[3]
-    of_head = (head % sizes[2] * sizes[3] + group) * steps[5]
-    return np.int64(of_batch + batch % steps[1] * steps[4] + of_head + _query_of(row, sizes) * steps[6])
-
-
-_query_of = device(_query)
-
-
-def of_four(fn: Any) -> Any:
-    """`of(row, env)`: fn(row, env) of four neighbouring rows, from this one on, as a tile."""
-    of = device(fn)
-    return device(lambda row, env: (of(row, env), of(row + 1, env), of(row + 2, env), of(row + 3, env)))
+    return int32(min(query_of(row, here) + here[1] - here[0] + limits[0], here[7] - 1))
 
 
 def key_bounds() -> Any:
@@ -270,16 +210,6 @@ def reach() -> Any:
         return lowest(first, (here, limits)), highest(last, (here, limits))
 
     return device(of)
-
-
-def mask_rows(masked: bool) -> Any:
-    """`of(row, (head, sizes, steps))`: where the elements of four rows of a mask, or of a bias, begin.
-
-    steps   the extents of the batch's last two axes of three; steps along these three, query heads, queries and keys
-    """
-    if not masked:
-        return device(lambda row, env: (row, row, row, row))
-    return of_four(_mask_row)
 
 
 def visible(masked: bool) -> Any:
