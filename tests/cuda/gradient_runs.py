@@ -8,7 +8,7 @@ from kernel_cases import Case, assert_close, reference
 from machines.hopper_model import Machine
 
 from aicf.cuda_kernels.conv import gradients, strided_data_gradient, weight_gradient
-from aicf.cuda_kernels.gemm.split_k import divide
+from aicf.cuda_kernels.gemm.schedule.split_k import divide
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
 

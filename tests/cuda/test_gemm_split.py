@@ -21,7 +21,7 @@ from simulated import outcomes_of
 from test_fused_maps import fresh_seed, run_on_host
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 
-from aicf.cuda_kernels.gemm.split_k import KSplit, divide
+from aicf.cuda_kernels.gemm.schedule.split_k import KSplit, divide
 from aicf.device.spec import preset
 from aicf.types import f32
 

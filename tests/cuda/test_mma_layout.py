@@ -144,7 +144,7 @@ def test_sums_of_columns_meet_those_of_the_other_rows(tiling):
     np.testing.assert_allclose(
         shared.reshape(thread_tile.column_threads, n).sum(axis=0), tile.sum(axis=0), rtol=0, atol=1e-12
     )
-    assert 4 * shared.size <= tiling.shared(2)
+    assert 4 * shared.size <= tiling.shared
 
 
 # --- what they compute ------------------------------------------------------------------------------------------------

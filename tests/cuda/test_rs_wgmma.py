@@ -21,7 +21,7 @@ import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import rs_wgmma
 from aicf.cuda_kernels.gemm.rs_wgmma import RS_TILINGS, SPLIT
-from aicf.cuda_kernels.gemm.split_k import KSplit
+from aicf.cuda_kernels.gemm.schedule.split_k import KSplit
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_mn, register_operand_place
 from aicf.registry.select import select

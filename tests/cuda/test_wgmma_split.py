@@ -1,6 +1,6 @@
 """The Hopper GEMM with k split: what is taken and chosen, that each part is right on the model, that its code is what it should be.
 
-The second launch is gemm/split_k.py's, and tested there.
+The second launch is gemm/schedule/split_k.py's, and tested there.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from wgmma_cases import (
 )
 
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import split_k as gemm_split
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
-from aicf.cuda_kernels.gemm.split_k import KSplit
+from aicf.cuda_kernels.gemm.schedule import split_k as gemm_split
+from aicf.cuda_kernels.gemm.schedule.split_k import KSplit
 from aicf.cuda_kernels.gemm.wgmma_tiling import SPLIT, WgmmaTiling
 from aicf.registry.variant import Out, Work
 from aicf.types import bf16

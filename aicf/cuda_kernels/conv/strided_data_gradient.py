@@ -35,9 +35,9 @@ from ...registry.variant import (
 from ...rows import RegionSpec
 from ...types import TensorDesc, TensorSpec, bf16, f16, i32
 from ..gemm import problem as gemm_problem
-from ..gemm import split_k as gemm_split
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
+from ..gemm.schedule import split_k as gemm_split
 from ..gemm.wgmma_cost import Leaving
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS

@@ -28,10 +28,10 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import TensorDesc, TensorSpec, bf16, f16, f32, i32
-from ..gemm import split_k as gemm_split
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
-from ..gemm.split_k import KSplit
+from ..gemm.schedule import split_k as gemm_split
+from ..gemm.schedule.split_k import KSplit
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT
 from .gradients import GradientProblem, given, positions, problem_of, sum_cost, sum_launch

@@ -6,28 +6,18 @@ Epilogues and results are those of problem.py, descriptors of operands those of 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost
-from ...registry.variant import (
-    Checks,
-    In,
-    KernelVariant,
-    Launch,
-    Num,
-    Reject,
-    TensorMap,
-    at_least,
-    at_most,
-    cdiv,
-    variant,
-)
+from ...registry.variant import Checks, In, Launch, Reject, TensorMap, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
-from ...types import f32, i32
-from . import column_sums, problem
-from . import split_k as gemm_split
+from ...types import f32
+from . import problem
 from . import wgmma as gemm_wgmma
 from .fma_tiling import RUN, WARP_TILE, FmaTiling, Order
+from .schedule import split_k
 from .wgmma import EXTENT, TmaOperand
 
 # What follows was measured on an H200, and so were tilings' efficiencies.
@@ -68,72 +58,54 @@ def _checks(region: RegionSpec) -> Checks:
     yield made if isinstance(made, Reject) else None
 
 
-def _fma(tiling: FmaTiling) -> KernelVariant:
-    """A tiling as a variant."""
-    m, warp_groups = tiling.m, tiling.warp_groups
-
-    @variant(
-        "gemm", id="cuda.gemm_fma.v1", config=(tiling,), takes=problem.TAKES_SUMS, needs=("sm_90a",), shared=tiling.shared, family=family
-    )  # fmt: skip
-    class Fma:
-        __doc__ = f"""A block of {tiling.threads} threads per {m} x {tiling.n} tile, {tiling.step} deep K-tiles loaded by TMA.
-
-        Parallel over tiles{" and, within a block, slices of k" * (warp_groups > 1)}; a thread has 16 x 8 accumulators in registers. 2MNK flops, edges padded to whole tiles.
-        Bytes: both operands once per tile that uses them. Limit: the f32 rate.
-        """
-
-        def accepts(region: RegionSpec) -> Checks:
-            if region.strict and warp_groups > 1:
-                yield Reject("strict", gemm_split.STRICT)
-
-        def least(region: RegionSpec, device: DeviceSpec) -> float:
-            return tiling.least(region, device)
-
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return tiling.cost(region, device)
-
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            return column_sums.workspace(region, m)
-
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [_launch(tiling, region), *column_sums.launches(region, m, device)]
-
-    return Fma  # type: ignore[return-value]  # `variant` has made a record of the class
-
-
-def _split(tiling: FmaTiling) -> KernelVariant:
-    """A tiling as a variant that splits k: split_k.py has the other half."""
-
-    def first(region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit) -> Launch:
-        return _launch(tiling, region, split)
-
-    return gemm_split.split_tile(
-        "gemm_fma", (tiling,), tiling, first, needs=("sm_90a",), shared=tiling.shared, family=family
-    )
-
-
-def _launch(tiling: FmaTiling, region: RegionSpec, split: gemm_split.KSplit | None = None) -> Launch:
-    """Of the whole product, or of splits of k."""
-    from .fma_body import fma
-
-    p, _ = problem.read(region)
-    both = gemm_wgmma.operands(region, either=True)
-    assert not isinstance(both, Reject)
-    a, b = both
-    _, _, operands, sizes, *_, scales = problem.arguments(region, tiling.m)
-    (tiles,) = problem.grid(p, tiling.m, tiling.n)
-    if split is None:
-        finish = problem.epilogue(region, RUN, tiling.m)
-    else:
-        finish, tiles = gemm_split.raw(region, RUN), tiles * split.number
-        operands, sizes, scales = gemm_split.PARTIAL, (*sizes, Num(split.k, i32)), gemm_split.UNSCALED
-    maps = k_tile_map(a, tiling.m, tiling.step), k_tile_map(b, tiling.n, tiling.step)
-    body = fma(tiling, Order(a.k_major, a.axes), Order(b.k_major, b.axes), finish)
-    return Launch(body, (tiles,), (tiling.threads,), (maps, operands, sizes, scales), tiling.shared)
-
-
 SQUARE = FmaTiling(128, 128, 32, 0.77, 2)
 SHARED_K = FmaTiling(64, 128, 16, 0.72, 1, raws=2, warp_groups=4)
 SMALL = FmaTiling(64, 64, 16, 0.58, 2, warp_groups=4)
-TILINGS = SQUARE, SHARED_K, SMALL
-VARIANTS = *map(_fma, TILINGS), _split(SQUARE)
+TILINGS = SQUARE, SHARED_K, SMALL, replace(SQUARE, split=True)
+
+
+@variant(
+    "gemm", id="cuda.gemm_fma.v1", configs=TILINGS, takes=lambda tile: tile.takes, needs=("sm_90a",), shared=lambda tile: tile.shared,
+    family=family,
+)  # fmt: skip
+class Fma:
+    """A block of a warp for each 64 x 64 of its m x n tile, K-tiles loaded by TMA; with `sliced4` four times as many, that share k.
+
+    Parallel over tiles, splits of k and, within a block, slices of k; a thread has 16 x 8 accumulators in registers. 2MNK flops, edges
+    padded to whole tiles. Bytes: both operands once per tile that uses them; with splits, 4 MN for each of them, written and read. Limit:
+    the f32 rate.
+    """
+
+    def accepts(region: RegionSpec, tile: FmaTiling) -> Checks:
+        if region.strict and tile.warp_groups > 1:
+            yield Reject("strict", split_k.STRICT)
+        if tile.split:
+            yield from split_k.checks(region, tile.step, (tile.m, tile.n))
+
+    def least(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> float:
+        return split_k.least(region, tile, device)
+
+    def cost(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> Cost:
+        return split_k.cost(region, tile, device)
+
+    def workspace(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> int:
+        return split_k.workspace(region, tile.m, split_k.split_of(region, tile, device))
+
+    def build(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> list[Launch]:
+        split = split_k.split_of(region, tile, device)
+        return split_k.launches(region, device, launch(tile, region, split), tile.m, split)
+
+
+def launch(tile: FmaTiling, region: RegionSpec, split: split_k.KSplit | None = None) -> Launch:
+    """Of the whole product, or of splits of k."""
+    from .fma_body import fma
+
+    both = gemm_wgmma.operands(region, either=True)
+    assert not isinstance(both, Reject)
+    a, b = both
+    finish, (_, _, operands, sizes, *_, scales) = split_k.parts(region, RUN, tile.m, split)
+    (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)
+    maps = k_tile_map(a, tile.m, tile.step), k_tile_map(b, tile.n, tile.step)
+    body = fma(tile, Order(a.k_major, a.axes), Order(b.k_major, b.axes), finish)
+    grid = (tiles * (split.number if split else 1),)
+    return Launch(body, grid, (tile.threads,), (maps, operands, sizes, scales), tile.shared)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import Cost, one_launch, roofline
+from ...registry.cost import Cost, roofline
 from ...registry.variant import cdiv
-from ...rows import RegionSpec
 from ...types import f32
 from . import problem
 from .problem import Sizes
@@ -37,12 +36,15 @@ class FmaTiling(SimtTile):
     warp_groups: int = 1
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}" + f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
+        return (
+            f"{self.m}x{self.n}"
+            + f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
+            + "_split" * self.split
+        )
 
-    def least(self, region: RegionSpec, device: DeviceSpec) -> float:
-        """Of `cost`: a launch, and the arithmetic of whole tiles."""
-        even = self.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
-        return one_launch(region, device) + max(START_US, even)
+    def waited_us(self, k: int, finish: float) -> float:
+        """K-tiles are there in time."""
+        return START_US
 
     def product_cost(
         self, gemm_: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float

@@ -9,15 +9,16 @@ from math import gcd
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import L2_PER_SM, Cost, roofline
-from ...registry.variant import Checks, KernelVariant, Launch, Reject, cdiv, variant
+from ...registry.variant import Checks, Launch, Reject, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import Precision, TensorDesc, bf16, f16, f32
 from . import column_sums, problem
-from . import split_k as gemm_split
 from .mma_tiling import MmaTiling
+from .schedule.split_k import STRICT
 from .tile_cost import MEMORY_EFFICIENCY, finish_us
 
+exact, tf32, tf32x3 = Precision.exact, Precision.tf32, Precision.tf32x3
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
 FEW = 32  # accumulators of a thread: with more, there are no registers for numbers on their way
@@ -76,7 +77,7 @@ def _operand(
 
 def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
     """What every tiling of a precision refuses."""
-    taken = (f16, bf16) if precision is Precision.exact else (f32,)
+    taken = (f16, bf16) if precision is exact else (f32,)
 
     @by_form
     def unfit(region: RegionSpec) -> Reject | None:
@@ -90,8 +91,8 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
 
     def strict(region: RegionSpec) -> Reject | None:
         """K-tiles are summed from zero, and then added up: in an order that exact products don't have."""
-        if region.strict and precision is Precision.tf32x3:
-            return Reject("strict", gemm_split.STRICT)
+        if region.strict and precision is tf32x3:
+            return Reject("strict", STRICT)
         return None
 
     def refusal(region: RegionSpec) -> Reject | None:
@@ -100,14 +101,7 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
     return refusal
 
 
-def _checks(region: RegionSpec, tiling: MmaTiling) -> Checks:
-    for operand in operands(region):
-        if operand.width < NARROWEST and tiling.accumulators > FEW:
-            found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
-            yield Reject("aligned", f"{found}, needs {NARROWEST}")
-
-
-def _cost(tiling: MmaTiling, efficiency: float, rate: str, region: RegionSpec, device: DeviceSpec) -> Cost:
+def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     """Whole tiles of flops; operands once from memory and once per tile from the cache.
 
     `stages` - 1 K-tiles are on their way at a time, so what a block waits for one is what their arithmetic does not cover.
@@ -117,10 +111,12 @@ def _cost(tiling: MmaTiling, efficiency: float, rate: str, region: RegionSpec, d
     itemsize = p.dtype.itemsize
     (blocks,) = problem.grid(p, tiling.m, tiling.n)
     k_tiles = max(1, cdiv(p.k, tiling.tile_k))
+    rate = p.dtype.name if tiling.precision is exact else "tf32"
+    efficiency = EFFICIENCY[tiling] / (3 if tiling.precision is tf32x3 else 1)  # as many products
     efficiency *= CEILING.get(device.arch[0], CEILING_LATER)
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * tiling.tile_k / speed if speed else 0.0
-    resident = tiling.resident(itemsize, device)
+    resident = tiling.resident(device)
     copies = 0.0
     staged_us = REGISTER_STAGED_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
     for operand, mn_extent in zip(operands(region), (tiling.m, tiling.n)):
@@ -136,92 +132,69 @@ def _cost(tiling: MmaTiling, efficiency: float, rate: str, region: RegionSpec, d
     crowd = min(resident, cdiv(blocks, device.sms))
     arrive = (COPIED_TRIP_US + crowd * nbytes / L2_PER_SM * 1e-3) / (tiling.stages - 1)
     mn_extent = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
-    cost = roofline(
+    return roofline(
         device, bytes=region.nbytes, memory_efficiency=MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
         efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(mn_extent * p.k * itemsize),
         chain=START_US + k_tiles * (staged_us + STEP_US + max(0.0, arrive - multiply)), finish=finish,
     )  # fmt: skip
-    return column_sums.with_sums(cost, region, tiling.m, device)
 
 
-FAMILIES = {
-    precision: _family(precision) for precision in (Precision.exact, Precision.tf32, Precision.tf32x3)
+FAMILIES = {precision: _family(precision) for precision in (exact, tf32, tf32x3)}
+# The share of what mma.sync reaches, with the chip full: of halves and 3xTF32 measured on an H200, of TF32 scaled like those.
+EFFICIENCY = {
+    MmaTiling(32, 32, 2, 2, 64, 4, 4): 0.2,
+    MmaTiling(64, 64, 2, 2, 32, 4, 4): 0.37,
+    MmaTiling(64, 128, 2, 2, 32, 4, 3): 0.46,
+    MmaTiling(128, 64, 2, 2, 32, 4, 3): 0.46,
+    MmaTiling(128, 128, 2, 2, 32, 3, 2): 0.62,
+    MmaTiling(128, 256, 2, 4, 32, 4, 1): 0.77,
+    MmaTiling(256, 128, 4, 2, 32, 4, 1): 0.77,
+    MmaTiling(128, 256, 2, 4, 64, 3, 1, word="deep"): 0.82,
+    MmaTiling(64, 64, 2, 2, 32, 3, 4, tf32): 0.37,
+    MmaTiling(128, 128, 2, 2, 16, 3, 2, tf32): 0.62,
+    MmaTiling(128, 256, 2, 4, 16, 4, 1, tf32): 0.77,
+    MmaTiling(64, 64, 2, 2, 32, 3, 3, tf32x3): 0.61,
+    MmaTiling(128, 128, 2, 4, 32, 3, 1, tf32x3): 0.715,
 }
 
 
-def _mma(
-    tiling: MmaTiling, efficiency: float, precision: Precision = Precision.exact, *words: str
-) -> KernelVariant:
-    """A tiling as a variant: of half types if it is exact, else of f32. `efficiency`: of what mma.sync reaches, with the chip
-    full; of halves and 3xTF32 measured on an H200, of TF32 scaled like those."""
-    m, n, halves = tiling.m, tiling.n, precision is Precision.exact
-    words = (precision.name,) * (not halves) + words
-    if precision is Precision.tf32x3:
-        efficiency /= 3  # as many products
-    how = {
-        Precision.exact: "mma.sync m16n8k16; f16 or bf16, f32 accumulators",
-        Precision.tf32: "mma.sync m16n8k8; f32 rounded to tf32, f32 accumulators",
-        Precision.tf32x3: "mma.sync m16n8k8; f32 as two tf32 terms each, three products; infinities become NaN",
-    }[precision]
-    shared = tiling.shared(2 if halves else 4)
+class Mma:
+    """A block of warps per m x n tile, by mma.sync: m16n8k16 of f16 or bf16; m16n8k8 of f32 rounded to tf32, or as two tf32 terms each, in
+    three products, where infinities become NaN. f32 accumulators.
 
-    @variant(
-        "gemm",
-        id="cuda.gemm_mma.v1",
-        config=(f"{m}x{n}", *words),
-        takes=problem.TAKES_SUMS,
-        needs=("sm_80",),
-        shared=shared,
-        family=FAMILIES[precision],
-    )
-    class Mma:
-        __doc__ = f"""A block of {tiling.warps_m} x {tiling.warps_n} warps per {m} x {n} tile, by {how}.
+    Parallel over tiles. K-tiles are in shared memory, three or four of them, loaded by cp.async: 16, 8 or 4 bytes at a time, or by numbers,
+    as rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
+    """
 
-        K-tiles {tiling.tile_k} deep, {tiling.stages} in shared memory, loaded by cp.async: 16, 8 or 4 bytes at a time, or by numbers, as
-        rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
-        """
+    def accepts(region: RegionSpec, tiling: MmaTiling) -> Checks:
+        for operand in operands(region):
+            if operand.width < NARROWEST and tiling.accumulators > FEW:
+                found = f"{operand.name} is aligned to {operand.width} bytes, or its rows are"
+                yield Reject("aligned", f"{found}, needs {NARROWEST}")
 
-        def accepts(region: RegionSpec) -> Checks:
-            yield from _checks(region, tiling)
+    def cost(region: RegionSpec, device: DeviceSpec, tiling: MmaTiling) -> Cost:
+        return column_sums.with_sums(_cost(tiling, region, device), region, tiling.m, device)
 
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            rate = problem.read(region)[0].dtype.name if halves else "tf32"
-            return _cost(tiling, efficiency, rate, region, device)
+    def workspace(region: RegionSpec, device: DeviceSpec, tiling: MmaTiling) -> int:
+        return column_sums.workspace(region, tiling.m)
 
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [_launch(tiling, precision, region), *column_sums.launches(region, m, device)]
+    def build(region: RegionSpec, device: DeviceSpec, tiling: MmaTiling) -> list[Launch]:
+        from .mma_body import PAIR, mma
 
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            return column_sums.workspace(region, m)
-
-    return Mma  # type: ignore[return-value]  # `variant` has made a record of the class
+        p, _ = problem.read(region)
+        a, b = operands(region)
+        finish, kind = problem.epilogue(region, PAIR, tiling.m), tiling.kind(p.dtype)
+        body = mma(tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), finish)
+        grid, arguments = problem.grid(p, tiling.m, tiling.n), problem.arguments(region, tiling.m)
+        launch = Launch(body, grid, (tiling.threads,), arguments, tiling.shared)
+        return [launch, *column_sums.launches(region, tiling.m, device)]
 
 
-def _launch(tiling: MmaTiling, precision: Precision, region: RegionSpec) -> Launch:
-    from .mma_body import PAIR, mma
-
-    p, _ = problem.read(region)
-    a, b = operands(region)
-    kind = p.dtype.name if precision is Precision.exact else precision.name
-    body = mma(
-        tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), problem.epilogue(region, PAIR, tiling.m)
-    )
-    grid, shared = problem.grid(p, tiling.m, tiling.n), tiling.shared(p.dtype.itemsize)
-    return Launch(body, grid, (tiling.threads,), problem.arguments(region, tiling.m), shared)
-
-
-VARIANTS = (
-    _mma(MmaTiling(32, 32, 2, 2, 64, 4, 4), 0.2),
-    _mma(MmaTiling(64, 64, 2, 2, 32, 4, 4), 0.37),
-    _mma(MmaTiling(64, 128, 2, 2, 32, 4, 3), 0.46),
-    _mma(MmaTiling(128, 64, 2, 2, 32, 4, 3), 0.46),
-    _mma(MmaTiling(128, 128, 2, 2, 32, 3, 2), 0.62),
-    _mma(MmaTiling(128, 256, 2, 4, 32, 4, 1), 0.77),
-    _mma(MmaTiling(256, 128, 4, 2, 32, 4, 1), 0.77),
-    _mma(MmaTiling(128, 256, 2, 4, 64, 3, 1), 0.82, Precision.exact, "deep"),
-    _mma(MmaTiling(64, 64, 2, 2, 32, 3, 4), 0.37, Precision.tf32),
-    _mma(MmaTiling(128, 128, 2, 2, 16, 3, 2), 0.62, Precision.tf32),
-    _mma(MmaTiling(128, 256, 2, 4, 16, 4, 1), 0.77, Precision.tf32),
-    _mma(MmaTiling(64, 64, 2, 2, 32, 3, 3), 0.61, Precision.tf32x3),
-    _mma(MmaTiling(128, 128, 2, 4, 32, 3, 1), 0.715, Precision.tf32x3),
-)
+# A kernel for each precision: of each, what all tilings refuse is asked once.
+EXACT, TF32, TF32X3 = (
+    variant(
+        "gemm", id="cuda.gemm_mma.v1", configs=[t for t in EFFICIENCY if t.precision is precision], takes=problem.TAKES_SUMS, needs=("sm_80",),
+        shared=lambda tiling: tiling.shared, family=family,
+    )(Mma)
+    for precision, family in FAMILIES.items()
+)  # fmt: skip

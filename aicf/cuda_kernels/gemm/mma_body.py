@@ -194,6 +194,6 @@ def mma(
         write(acc, env, words, thread, column_at(thread), (row0, column0), n, operands)
 
     order = "".join(f"_{('mn'[i]) if f else 'k'}{w}" for i, (f, w) in enumerate(zip(mn_major, widths)))
-    kernel.__name__ = f"gemm_mma_{tiling}_{kind}{order}{epilogue}"
+    kernel.__name__ = f"gemm_mma_{tile_m}x{tile_n}x{tile_k}_{kind}{order}{epilogue}"
     kernel.blocks_per_sm = tiling.blocks
     return kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...device.spec import DeviceSpec
+from ...types import DType, Precision
 
 ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
 
@@ -16,6 +17,8 @@ class MmaTiling:
     tile_k  extent of a K-tile
     stages  K-tiles in shared memory, all but one of them on their way
     blocks  for each multiprocessor: registers are limited for them
+    precision  exact: of half types; else of f32
+    word    that tells it from another of the same tile
     """
 
     m: int
@@ -25,9 +28,20 @@ class MmaTiling:
     tile_k: int
     stages: int
     blocks: int
+    precision: Precision = Precision.exact
+    word: str = ""
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.tile_k}"
+        precision = "" if self.precision is Precision.exact else self.precision.name
+        return "_".join(filter(None, (f"{self.m}x{self.n}", precision, self.word)))
+
+    def kind(self, dtype: DType) -> str:
+        """Of product, of a and b of this type: see `ptx.multiply_steps`."""
+        return dtype.name if self.precision is Precision.exact else self.precision.name
+
+    @property
+    def itemsize(self) -> int:
+        return 2 if self.precision is Precision.exact else 4
 
     @property
     def threads(self) -> int:
@@ -38,9 +52,10 @@ class MmaTiling:
         """Of a thread."""
         return self.m * self.n // self.threads
 
-    def shared(self, itemsize: int) -> int:
-        return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * itemsize
+    @property
+    def shared(self) -> int:
+        return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * self.itemsize
 
-    def resident(self, itemsize: int, device: DeviceSpec) -> int:
+    def resident(self, device: DeviceSpec) -> int:
         """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
-        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared(itemsize) + 1024)))
+        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared + 1024)))

@@ -217,9 +217,9 @@ VARIANTS = tuple(
     _packed(with_config(config, kernels))
     for kernels, configs in (
         (gemm_wgmma.VARIANTS, TILINGS),
-        (gemm_mma.VARIANTS, ("128x128", "128x256 deep")),
-        (gemm_fma.VARIANTS, ("128x128",)),
-        (simt.TILED, ("64x64",)),
+        (gemm_mma.EXACT, ("128x128", "128x256 deep")),
+        (gemm_fma.Fma, ("128x128",)),
+        (simt.Tiled, ("64x64",)),
     )
     for config in configs
 )

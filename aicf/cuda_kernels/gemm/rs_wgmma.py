@@ -13,9 +13,9 @@ from ...rows import RegionSpec
 from ...types import f32
 from . import packed as gemm_packed
 from . import problem, wgmma_cost
-from . import split_k as gemm_split
 from . import wgmma as gemm_wgmma
 from .packed import Packed
+from .schedule import split_k as gemm_split
 from .wgmma import TmaOperand
 from .wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 

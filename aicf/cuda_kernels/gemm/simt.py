@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import Checks, KernelVariant, Launch, Reject, variant
+from ...registry.variant import Checks, Launch, Reject, variant
 from ...rows import RegionSpec
 from ...types import BASIC, TensorDesc, i8, u8
 from ..maps.elementwise import THREADS
-from . import column_sums, problem
+from . import problem
+from .schedule import split_k
 from .tile_cost import SimtTile, finish_us
 
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
@@ -101,53 +101,46 @@ def _loads(region: RegionSpec):
     return of(a, a_batch, a_m, a_k, p.m, a_m < a_k), of(b, b_batch, b_n, b_k, p.n, b_n <= b_k)
 
 
-def tiled_body(tile: SimtTile, region: RegionSpec, finish: Any) -> Callable[..., None]:
-    from .simt_body import SimtTiling, tiled
-
-    return tiled(SimtTiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_loads(region), finish)
-
-
-def _tiled(tile: SimtTile) -> KernelVariant:
-    """A tile size as a variant."""
-    m, n = tile.m, tile.n
-
-    @variant("gemm", id="cuda.gemm_tiled.v1", config=(f"{m}x{n}",), takes=problem.TAKES_SUMS)
-    class Tiled:
-        __doc__ = f"""A block of 256 threads per {m} x {n} tile, {tile.step} deep K-tiles of both operands in shared memory.
-
-        Parallel over tiles; a thread holds {m // 16} x {n // 16} of one in registers. 2MNK flops, edges padded to whole tiles.
-        Bytes: both operands once per tile that uses them, four neighbours per load where runs of four are whole and aligned.
-        Limit: the f32 rate, and reads of shared memory beside it.
-        """
-
-        def accepts(region: RegionSpec) -> Checks:
-            yield from problem.checks(region)
-            if m * n >= LEAN * THREADS:
-                yield from problem.lean(region)
-
-        def least(region: RegionSpec, device: DeviceSpec) -> float:
-            return tile.least(region, device)
-
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return tile.cost(region, device)
-
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            return column_sums.workspace(region, m)
-
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            body = tiled_body(tile, region, problem.epilogue(region, min(n // 16, 4), m))
-            product = Launch(
-                body, problem.grid(problem.read(region)[0], m, n), (THREADS,), problem.arguments(region, m)
-            )
-            return [product, *column_sums.launches(region, m, device)]
-
-    return Tiled  # type: ignore[return-value]  # `variant` has made a record of the class
-
-
-# Efficiencies are what reads of shared memory leave: 2 of them for 4 multiply-adds, then for 16, then 4 for 64.
-SMALL, MIDDLE, LARGE = (
+WHOLE = (
+    # Efficiencies are what reads of shared memory leave: 2 of them for 4 multiply-adds, then for 16, then 4 for 64.
     SimtTile(32, 32, 32, 0.235, 3),
     SimtTile(64, 64, 16, 0.48, 3),
     SimtTile(128, 128, 8, 0.645, 2),
 )
-TILED = tuple(map(_tiled, (SMALL, MIDDLE, LARGE)))
+TILES = *WHOLE, *(replace(tile, split=True) for tile in WHOLE)
+
+
+@variant("gemm", id="cuda.gemm_tiled.v1", configs=TILES, takes=lambda tile: tile.takes)
+class Tiled:
+    """A block of 256 threads per tile of m x n, K-tiles of both operands in shared memory; k may be split among blocks.
+
+    Parallel over tiles and splits; a thread holds m / 16 x n / 16 of a tile in registers. 2MNK flops, edges padded to whole tiles.
+    Bytes: both operands once per tile that uses them, four neighbours per load where runs of four are whole and aligned; with splits, 4 MN
+    for each of them, written and read. Limit: the f32 rate, and reads of shared memory beside it.
+    """
+
+    def accepts(region: RegionSpec, tile: SimtTile) -> Checks:
+        yield from problem.checks(region)
+        if tile.split:
+            yield from split_k.checks(region, tile.step, (tile.m, tile.n))
+        elif tile.m * tile.n >= LEAN * THREADS:
+            yield from problem.lean(region)
+
+    def least(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> float:
+        return split_k.least(region, tile, device)
+
+    def cost(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> Cost:
+        return split_k.cost(region, tile, device)
+
+    def workspace(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> int:
+        return split_k.workspace(region, tile.m, split_k.split_of(region, tile, device))
+
+    def build(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> list[Launch]:
+        from .simt_body import SimtTiling, tiled
+
+        split = split_k.split_of(region, tile, device)
+        finish, arguments = split_k.parts(region, min(tile.n // 16, 4), tile.m, split)
+        body = tiled(SimtTiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_loads(region), finish)
+        (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)
+        launch = Launch(body, (tiles * (split.number if split else 1),), (THREADS,), arguments)
+        return split_k.launches(region, device, launch, tile.m, split)

@@ -19,7 +19,7 @@ from ...registry.variant import Checks, In, Launch, Num, Reject, at_most, cdiv, 
 from ...rows import RegionSpec
 from ...types import TensorDesc, f32, i32
 from . import problem
-from . import split_k as gemm_split
+from .schedule import split_k as gemm_split
 from .small_m_tiling import FEW, Share, Staging
 from .tile_cost import MEMORY_EFFICIENCY
 

@@ -8,7 +8,7 @@ from ...rows import RegionSpec
 from ...types import f32, i64
 from ..hopper.units import WARPS
 from . import problem, wgmma_cost
-from . import split_k as gemm_split
+from .schedule import split_k as gemm_split
 from .wgmma_tiling import SMS, WgmmaTiling, k_tile
 
 

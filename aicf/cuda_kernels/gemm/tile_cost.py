@@ -27,6 +27,7 @@ class SimtTile:
     step           along k, for which a K-tile of both operands is in shared memory; the next one is on its way meanwhile
     efficiency     of the rate, that the inner loop reaches with the chip full
     blocks_per_sm  that registers and shared memory are limited for
+    split          whether k is split among blocks: see schedule/split_k.py
     """
 
     m: int
@@ -35,6 +36,14 @@ class SimtTile:
     efficiency: float
     blocks_per_sm: int
     rate: str = "f32"
+    split: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}" + "_split" * self.split
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return problem.TAKES if self.split else problem.TAKES_SUMS
 
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = problem.read(region)
@@ -46,8 +55,12 @@ class SimtTile:
         """Of `cost`: a launch, and the arithmetic of whole tiles, or one K-tile after the other and results."""
         if not (k := problem.k_of(region)):
             return one_launch(region, device)
-        waited = cdiv(k, self.step) * STEP_US + finish_us(region, self.m * self.n)
+        waited = self.waited_us(k, finish_us(region, self.m * self.n))
         return one_launch(region, device) + max(waited, self.even_us(problem.read(region)[0], device))
+
+    def waited_us(self, k: int, finish: float) -> float:
+        """Of one block alone, whose arithmetic takes no time."""
+        return cdiv(k, self.step) * STEP_US + finish
 
     def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
         """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""

@@ -32,8 +32,8 @@ from ...rows import RegionSpec
 from ...types import DType, Precision, TensorDesc, f8e4m3, f8e5m2, f32, i8, i32, u8
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS, boxed, left
 from . import column_sums, problem, wgmma_cost
-from . import split_k as gemm_split
 from . import stream_k as wgmma_stream
+from .schedule import split_k as gemm_split
 from .wgmma_tiling import MIXED_WIDTHS, OF_C, SPLIT, STREAM, TILINGS, WgmmaTiling, k_tile, promotes
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32

@@ -19,8 +19,8 @@ from ...rows.program import Map
 from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i8, u8
 from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
 from . import problem
-from . import split_k as gemm_split
-from .split_k import KSplit
+from .schedule import split_k as gemm_split
+from .schedule.split_k import KSplit
 from .wgmma_tiling import EIGHT, MOST_WORDS, OF_C, WgmmaTiling, k_tile
 
 RATES = {

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...types import f32
-from ..dsl import cuda, uint32
-from ..tiles.tile import add_tiles, runs, zeros
-from .epilogue import Epilogue, finisher
+from ....types import f32
+from ...dsl import cuda, uint32
+from ...tiles.tile import add_tiles, runs, zeros
+from ..epilogue import Epilogue, finisher
 
 
 @functools.cache

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ...device.spec import DeviceSpec
-from ...registry.cost import Cost, early_us, one_launch, roofline
-from ...registry.variant import (
+from ....device.spec import DeviceSpec
+from ....registry.cost import Cost, early_us, one_launch, roofline
+from ....registry.variant import (
     Checks,
     Floor,
     KernelVariant,
@@ -26,13 +26,13 @@ from ...registry.variant import (
     cdiv,
     variant,
 )
-from ...rows import RegionSpec
-from ...rows.program import Expression, Gemm
-from ...types import f32, i32
-from ..maps.elementwise import THREADS
-from . import problem, simt
-from .problem import Sizes
-from .tile_cost import STEP_US, STORE_US, SimtTile, finish_us
+from ....rows import RegionSpec
+from ....rows.program import Expression, Gemm
+from ....types import f32, i32
+from ...maps.elementwise import THREADS
+from .. import column_sums, problem
+from ..problem import Sizes
+from ..tile_cost import STORE_US, SimtTile, finish_us
 
 LEAST_STEPS = 2  # of a tile's step along k, in each split
 SUM_STEP_US = 0.07  # of the second launch, for each split: measured on an H200
@@ -86,6 +86,23 @@ def best(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> tuple[Cost, 
     return _cost(sizes, tile, split, device, through, total), split
 
 
+def split_of(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> KSplit | None:
+    return best(region, tile, device)[1] if tile.split else None
+
+
+def cost(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> Cost:
+    return best(region, tile, device)[0] if tile.split else tile.cost(region, device)
+
+
+def least(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> float:
+    """Of `cost`: with splits, two launches, of which the second begins early, and the least steps of both."""
+    if not tile.split:
+        return tile.least(region, device)
+    waited = tile.waited_us(LEAST_STEPS * tile.step, STORE_US * tile.m * tile.n)
+    even = tile.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
+    return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
+
+
 @lru_cache(maxsize=4096)
 def _fastest(sizes: Sizes, tile: SimtTile, device: DeviceSpec) -> KSplit:
     (tiles,) = problem.grid(sizes, tile.m, tile.n)
@@ -134,11 +151,38 @@ def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec
 
 def raw(region: RegionSpec, run: int) -> Any:
     """The epilogue of a split: sums as they are, into the workspace, by runs of at most so many columns."""
-    from .epilogue import Epilogue
+    from ..epilogue import Epilogue
 
     p, _ = problem.read(region)
     width = next(w for w in (4, 2, 1) if w <= run and p.n % w == 0)
     return Epilogue(COPY, p.dtype, p.b_dtype, None, (), (f32,), width, batch=1, split=True)
+
+
+def parts(
+    region: RegionSpec, run: int, tile_m: int, split: KSplit | None = None, each: int = 1
+) -> tuple[Any, tuple]:
+    """The epilogue and the arguments of a kernel, for the whole product or for splits of k, whose extent follows the sizes."""
+    a, b, operands, sizes, *steps, scales = problem.arguments(region, tile_m, each)
+    if split is None:
+        return problem.epilogue(region, run, tile_m, each), (a, b, operands, sizes, *steps, scales)
+    return raw(region, run), (a, b, PARTIAL, (*sizes, Num(split.k, i32)), *steps, UNSCALED)
+
+
+def workspace(region: RegionSpec, tile_m: int, split: KSplit | None, each: int = 1) -> int:
+    """Of the splits' sums, or of rows of column sums."""
+    if split is None:
+        return column_sums.workspace(region, tile_m, each)
+    p, _ = problem.read(region)
+    return f32.itemsize * split.number * p.m * p.n
+
+
+def launches(
+    region: RegionSpec, device: DeviceSpec, product: Launch, tile_m: int, split: KSplit | None, each: int = 1
+) -> list[Launch]:
+    """A kernel's launch, and the one that adds up the splits' sums, or rows of column sums, if there is one."""
+    if split is None:
+        return [product, *column_sums.launches(region, tile_m, device, each)]
+    return [product, total(region, split.number)]
 
 
 def total(region: RegionSpec, number: int) -> Launch:
@@ -151,6 +195,9 @@ def total(region: RegionSpec, number: int) -> Launch:
     blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
     args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
     return Launch(sum_splits(finish), (blocks,), (THREADS,), args)
+
+
+_workspace, _launches = workspace, launches
 
 
 def split(
@@ -184,45 +231,11 @@ def split(
             return best(region, device)[0]
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            p, _ = problem.read(region)
-            return 4 * best(region, device)[1].number * p.m * p.n
+            return _workspace(region, m, best(region, device)[1])
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
             chosen = best(region, device)[1]
-            return [first(region, device, chosen), total(region, chosen.number)]
+            return _launches(region, device, first(region, device, chosen), m, chosen)
 
     made: Any = Split  # `variant` has made a record of the class
     return replace(made, least=least)
-
-
-def split_tile(
-    kernel: str,
-    config: tuple[object, ...],
-    tile: SimtTile,
-    first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch],
-    **more: Any,
-) -> KernelVariant:
-    """`split`, of a tile whose cost is a Tile's."""
-    return split(
-        kernel, config, (tile.m, tile.n), lambda region: tile.step, lambda region, device: best(region, tile, device), first, **more
-    )  # fmt: skip
-
-
-def _tiled(tile: SimtTile) -> KernelVariant:
-    def first(region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
-        p, _ = problem.read(region)
-        a, b, _, _, *walks, _ = problem.arguments(region)
-        sizes = tuple(Num(size, i32) for size in (p.m, p.n, p.k, split.k))
-        (tiles,) = problem.grid(p, tile.m, tile.n)
-        body = simt.tiled_body(tile, region, raw(region, min(tile.n // 16, 4)))
-        return Launch(body, (tiles * split.number,), (THREADS,), (a, b, PARTIAL, sizes, *walks, UNSCALED))
-
-    def least(region: RegionSpec, device: DeviceSpec) -> float:
-        waited = LEAST_STEPS * STEP_US + STORE_US * tile.m * tile.n
-        even = tile.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
-        return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
-
-    return split_tile("gemm_tiled", (f"{tile.m}x{tile.n}",), tile, first, accepts=problem.checks, least=least)
-
-
-VARIANTS = tuple(map(_tiled, (simt.SMALL, simt.MIDDLE, simt.LARGE)))

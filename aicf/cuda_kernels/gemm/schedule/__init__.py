@@ -1,0 +1,1 @@
+"""How the blocks of a matrix product divide its work."""
