@@ -88,10 +88,10 @@ $(VENV)/.installed-%: pyproject.toml
 $(TORCH)/.installed: pyproject.toml | dev
 	@echo "installing aicf[torch-test] into $(TORCH): a minute, the first time"
 	@rm -rf $(TORCH)
-	@$(PY) -m venv $(TORCH)
+	@$(PY) -m venv --without-pip $(TORCH)
 	@$(PY) -c 'import sysconfig; print("import site; site.addsitedir(" + repr(sysconfig.get_path("purelib")) + ")")' \
 	    > $$($(TORCH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/of-dev.pth
-	@$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[torch-test]'
+	@$(PY) -m pip --python $(TORCH)/bin/python install --quiet --disable-pip-version-check --editable '.[torch-test]'
 	@touch $@
 
 # The first of these Pythons that runs (a pyenv shim need not) and can make an environment.

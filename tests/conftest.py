@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     of kernels. It begins empty, unless AICF_TEST_CACHE names one, as `make test` does. Tests of the cache itself have folders of
     their own, and tests of what is compiled compile it."""
     if not EVERYTHING:
-        config.pluginmanager.register(SampledSets())
+        config.pluginmanager.register(SampledSets(no_gpu=cuda_missing() is not None))
     config.pluginmanager.register(Costs())
     config.pluginmanager.register(Garbage())
     if hasattr(config, "workerinput"):
@@ -158,8 +158,8 @@ def pytest_collection():
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end and compilers leave much garbage: looking through all of it was a tenth of a run."""
-    gc.collect()
+    """Thousands of tests stay to the end and compilers leave much garbage: looking through all of it was a tenth of a run. The little
+    garbage of collection stays, too: to find it takes seconds."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

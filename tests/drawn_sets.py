@@ -82,11 +82,18 @@ class Lazily:
         return iter(self.build())
 
 
+def _with_one(calls: list[Any], skipped: Callable[[Any], bool]) -> list[Any]:
+    """Without those that are skipped, but for the first."""
+    first = next(filter(skipped, calls), None)
+    return [c for c in calls if c is first or not skipped(c)]
+
+
 class SampledSets:
     """A plugin that leaves sets of parameters out: before items are created of them, where the command line selects no tests; else of the
     items that it selects."""
 
-    def __init__(self) -> None:
+    def __init__(self, no_gpu: bool = False) -> None:
+        self.no_gpu = no_gpu
         self.always: set[str] = set()  # ids of items that run although their pool's test is not drawn
 
     @pytest.hookimpl(wrapper=True)
@@ -97,6 +104,8 @@ class SampledSets:
         calls, of_gpu = metafunc._calls, definition.get_closest_marker("gpu") is not None
         if only_gpu(metafunc.config) and not of_gpu:  # of no sets there is one item, which is not selected
             calls[:] = [c for c in calls if any(m.name == "gpu" for m in c.marks)]
+        if not of_gpu and self.no_gpu:  # a test of both devices has one skip of the GPU, not one for each set
+            calls[:] = _with_one(calls, lambda c: any(m.name == "gpu" for m in c.marks))
         if mark is None or selects(metafunc.config):
             return
         groups = [c for c in calls if is_drawn(mark, of_gpu or any(m.name == "gpu" for m in c.marks))]

@@ -80,11 +80,11 @@ def collected(tmp_path, monkeypatch):
         monkeypatch.setattr(drawn_sets, "run_seed", lambda: seed)
         recorder, common = Recorder(), ["--collect-only", "--rootdir=.", "-p", "no:terminal"]
         common += ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "--import-mode=importlib"]
-        plugins = [drawn_sets.SampledSets(), recorder]
+        plugins = [drawn_sets.SampledSets(collect.no_gpu), recorder]
         assert pytest.main([*common, *(args or ["."])], plugins=plugins) == 0
         return recorder.names
 
-    collect.some, collect.each = some, each
+    collect.some, collect.each, collect.no_gpu = some, each, False
     return collect
 
 
@@ -147,3 +147,8 @@ def test_of_those_for_a_gpu_some_run_there_and_tests_that_are_alike_draw_alike(c
         )
         assert len(alike) == len(other) == collected.some
         assert alike - {f"{n}]" for n in range(4)} <= other, "a set that both have is drawn of both"
+
+
+def test_without_a_gpu_a_test_of_both_devices_has_one_skip(collected):
+    with_gpu, collected.no_gpu = collected("one"), True
+    assert set(with_gpu) - set(collected("one")) == {"test_on_both[3]"}

@@ -73,6 +73,7 @@ def ran(command: list[str], encoding: str) -> tuple[int, str]:
     return code, out.getvalue().decode(encoding)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.spec("F1")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_prints_whatever_the_encoding(command, folder, monkeypatch):

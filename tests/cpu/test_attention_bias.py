@@ -69,7 +69,7 @@ def test_a_nan_stays_with_its_query():
     assert np.isnan(out[..., 5, :]).all() and np.isfinite(np.delete(out, 5, -2)).all()
 
 
-@pytest.mark.sample(1, each="shape")
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("attrs", ASKED, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gradients_under_a_bias_against_differences(shape, attrs):
@@ -81,6 +81,7 @@ def test_gradients_under_a_bias_against_differences(shape, attrs):
         )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(3, 4, 7, 9), (3, 1, 7, 9), (4, 7, 9), (7, 9), (3, 1, 1, 9)], ids=str)
 def test_a_bias_of_ragged_lengths(shape):
     """Where no key exists the bias is not read."""
@@ -99,6 +100,7 @@ def test_a_bias_of_ragged_lengths(shape):
         against_differences(operands, dout, grads={"bias": got}, causal=True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [(3, 4, 37, 41), (1, 4, 37, 41), (3, 1, 37, 41), (37, 41)], ids=str)
 def test_blocks_of_any_size_give_the_same(shape, monkeypatch):
     operands = heads_of((3, 4, 37, 8), (3, 2, 41, 8))

@@ -110,7 +110,7 @@ def blocks(rope):
     return nn.Model(tokens, Small(), batch=3, seq=8, seed=1)
 
 
-@pytest.mark.sample(1, each="loss")
+@pytest.mark.sample(1)
 @pytest.mark.spec("D15")
 @on_each_device
 @pytest.mark.parametrize("loss", [nn.SoftmaxCrossEntropy(), nn.LinearCrossEntropy()], ids=["apart", "as one"])
@@ -245,7 +245,7 @@ def copies_are_right(program, kind, names=("0.weight", "0.bias", "2.weight", "2.
     return all((program.get(f"{n}.{kind}") == program.get(n).astype(half)).all() for n in names)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D15", "A13")
 @on_each_device
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -76,7 +76,7 @@ def drawn(draw, kind, overlapping, least=1):
     return shape, how, along, sign
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @on_each_device
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_of_equals_has_the_gradient(device, kind):

@@ -120,7 +120,7 @@ CASES = [
 
 
 @pytest.mark.spec("D13")
-@pytest.mark.sample(2, each="kind")
+@pytest.mark.sample(1, each="kind")
 @on_each_device
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given"])
 @pytest.mark.parametrize("how", CASES, ids=lambda how: " ".join(how) or "plain")

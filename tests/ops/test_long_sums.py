@@ -84,6 +84,7 @@ def error(case):
     return worst
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("letter", sorted({s.name[0] for s in OPS}))
 def test_references_add_up_without_growing_errors(letter):
     draw = rng("long sums", letter)
