@@ -5,7 +5,8 @@ A check is None, or the condition that failed with the value seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from ..ops.schema import MASKED, schema_of
@@ -28,6 +29,11 @@ def first_failure(checks: Checks) -> Reject | None:
                 raise TypeError(f"it yielded {reject!r}")
             return reject
     return None
+
+
+def first_refusal(checks: Callable[[RegionSpec], Checks]) -> Callable[[RegionSpec], Reject | None]:
+    """Checks as the `family` of variants: the first that fails, found once for each region."""
+    return lru_cache(maxsize=256)(lambda region: first_failure(checks(region)))
 
 
 def one_op(region: RegionSpec) -> Reject | None:

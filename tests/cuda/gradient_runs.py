@@ -7,7 +7,7 @@ from convolution_cases import H200
 from kernel_cases import Case, assert_close, reference
 from machines.hopper_model import Machine
 
-from aicf.cuda_kernels.conv import gradients, strided_data_gradient, weight_gradient
+from aicf.cuda_kernels.conv import problem, strided_data_gradient, weight_gradient
 from aicf.cuda_kernels.gemm.schedule.split_k import divide
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
@@ -23,8 +23,8 @@ def run_weight_gradient(
     tiling: WgmmaTiling, r: RegionSpec, seed: int, splits: int, tolerance: float = 0.0, grid: int = 1
 ) -> None:
     """The model's launch, and NumPy's sum of the splits: which of the workspace's columns are those of the result."""
-    p = gradients.problem_of(r)
-    n, split = weight_gradient.padded_n(p), divide(p.pixels, splits, 64)
+    p = problem.read(r)
+    n, split = weight_gradient.padded_n(p), divide(p.rows, splits, 64)
     workspace = np.full(4 * split.number * p.o * n, 255, np.uint8)
     arrays = small_numbers(r, seed)
     launch = weight_gradient._launch(tiling, r, H200, split)

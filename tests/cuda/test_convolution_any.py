@@ -17,7 +17,7 @@ from test_fused_maps import fresh_seed
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.compile import signature_of
-from aicf.cuda_kernels.conv import columns, direct, positions
+from aicf.cuda_kernels.conv import columns, direct, problem
 from aicf.cuda_kernels.conv.tiling import WEIGHTS
 from aicf.cuda_kernels.gemm import chain
 from aicf.device.spec import DeviceSpec, preset
@@ -102,7 +102,7 @@ def test_nan_and_infinity_stay_in_the_windows_that_have_them(without_naive, vari
 def test_images_take_turns_where_windows_of_all_would_be_many(without_naive, monkeypatch, make):
     """Each some: what follows is of the same images, of unlike alignment."""
     r = make((5, 6, 8, 3), (5, 3, 3, 3), dtype=f32)
-    c = columns.problem(r)
+    c = problem.read(r)
     of_two = 2 * c.rows // c.images * columns.pitch(c) * 4
     monkeypatch.setattr(columns, "BYTES", of_two)
     launches = VARIANTS[COLUMNS].build(r, TINY)
@@ -189,9 +189,9 @@ def test_what_every_kernel_costs_is_never_under_its_floor():
 def test_tiles_are_whole_and_weights_fit():
     for name in FORMS:
         for dtype in NEAR:
-            c = positions.problem(form(name, dtype=dtype))
+            c = problem.read(form(name, dtype=dtype))
             t = direct.tiling_of(c)
-            places, deep = direct._staged(c)
+            places, deep = direct.weights_at_once(c)
             assert places * deep * t.pitch <= WEIGHTS and (t.depthwise or not deep % t.depth)
 
 

@@ -59,7 +59,7 @@ def copy_runs(dtype: DType, count: int, width: int) -> Any:
 
 @functools.cache
 def columns(dtype: DType, width: int, spread: bool) -> Callable[..., None]:
-    """`kernel(x, out, sizes, made, steps, first, window, apart, extents, between)`: see positions.py.
+    """`kernel(x, out, sizes, made, steps, first, window, apart, extents, between)`: see `WindowGeometry`.
 
     sizes  rows, rows of a block, units of `width` columns in a row and how many of them threads do side by side, channels, pitch
     width  neighbours that are copied at once, all of one place: it divides the channels

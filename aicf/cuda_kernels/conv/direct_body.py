@@ -22,7 +22,7 @@ from .tiling import BLOCKS, ROWS, THREADS, WEIGHTS, DirectTiling
 
 @functools.cache
 def direct(tiling: DirectTiling, epilogue: Epilogue, spread: bool) -> Callable[..., None]:
-    """`kernel(x, w, operands, sizes, scales, made, steps, first, window, apart, extents, between)`: see positions.py.
+    """`kernel(x, w, operands, sizes, scales, made, steps, first, window, apart, extents, between)`: see `WindowGeometry`.
 
     sizes  windows, channels of results, tiles of these, channels of x, those of a group, channels of results of a group, and of weights in
            shared memory at once: places, channels of each

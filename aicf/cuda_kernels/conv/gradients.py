@@ -1,123 +1,36 @@
 """Gradients of convolutions on every GPU, of floats, groups, one to three axes: by f32 arithmetic. See gradients_body.py; those of halves on
-tensor cores are in weight_gradient.py and data_gradient.py."""
+tensor cores are in wgmma.py."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
-from ...ops.windows import Windows, windows_of
 from ...registry.cost import BARRIER_US, TRIP_US, Cost, early_us, roofline
-from ...registry.variant import (
-    Checks,
-    In,
-    Launch,
-    Num,
-    Out,
-    Reject,
-    Work,
-    at_most,
-    cdiv,
-    contiguous,
-    one_op,
-    variant,
-)
+from ...registry.variant import Checks, Launch, Num, Out, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...types import DType, TensorDesc, f32, i32
+from ...types import f32, i32
 from ..maps.elementwise import THREADS
+from .problem import ConvolutionProblem, numbers, one_of_floats, pointers, read
 
-AXES, TILE, STEP = 3, 64, 16
+TILE, STEP = 64, 16
 BLOCKS_PER_SM, EFFICIENCY = 3, 0.12  # of the f32 rate: data gradients of strides on an H200, zeros counted
 STEP_US = 0.4  # of a K-tile: some of its places are found by division
 MOST_SPLITS, LEAST_STEPS = 64, 16
 # Of the sum: slices of the splits, where there are few results; loads of a thread under way together
 MOST_SLICES, ENOUGH_THREADS, TOGETHER = 16, 2**17, 8
-STEPS = "strides", "dilation", "low", "high", "input_dilation"
 
 
-class GradientProblem(NamedTuple):
-    """x (N, sizes, C), dy (N, made, O), w (O, kernel, C / groups)."""
-
-    images: int
-    sizes: tuple[int, ...]
-    made: tuple[int, ...]
-    windows: Windows
-    c: int  # of a group, as o
-    o: int
-    groups: int
-    dtype: DType
-
-    @property
-    def places(self) -> int:
-        return prod(self.windows.window)
-
-    @property
-    def pixels(self) -> int:
-        """Of dy."""
-        return self.images * prod(self.made)
-
-
-class GradientGeometry(NamedTuple):
-    """What a kernel is told: extents and steps along three axes, and channels of a group."""
-
-    c: int
-    o: int
-    groups: int
-    made: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    low: tuple[int, ...]
-    dilation: tuple[int, ...]
-    spread: tuple[int, ...]
-    sizes: tuple[int, ...]
-    elements: int  # of x, without channels
-
-
-def given(region: RegionSpec) -> list[TensorDesc]:
-    """The op's operands, in its own order."""
-    return [region.tensors[i] for i in region.anchor.inputs]
-
-
-def positions(region: RegionSpec) -> list[int]:
-    """Where these are among the region's."""
-    return [region.inputs.index(i) for i in region.anchor.inputs]
-
-
-@lru_cache(maxsize=256)
-def problem_of(region: RegionSpec) -> GradientProblem:
-    attrs, (first, second), y = region.anchor.attrs, given(region), region.tensors[region.anchor.outputs[0]]
-    of_weight = region.anchor.kind.name == "convolution_weight_gradient_channels_last"
-    x, dy, w = (first, second, y) if of_weight else (y, first, second)
-    groups = attrs["groups"]
-    windows = windows_of(w.shape[1:-1], *(tuple(attrs[name]) for name in STEPS))
-    return GradientProblem(
-        x.shape[0], x.shape[1:-1], dy.shape[1:-1], windows, w.shape[-1], w.shape[0] // groups, groups, x.dtype
-    )
-
-
-def geometry(p: GradientProblem) -> tuple[Num | tuple[Num, ...], ...]:
-    def three(numbers: tuple[int, ...], other: int) -> tuple[int, ...]:
-        return (*(other,) * (AXES - len(numbers)), *numbers)
-
-    of = p.windows
-    spread = tuple([n + 1 for n in of.interior])
-    made = GradientGeometry(
-        p.c, p.o, p.groups, three(p.made, 1), three(of.window, 1), three(of.strides, 1), three(of.low, 0),
-        three(of.dilation, 1), three(spread, 1), three(p.sizes, 1), p.images * prod(p.sizes),
-    )  # fmt: skip
-    return tuple([
-        tuple([Num(n, i32) for n in part]) if isinstance(part, tuple) else Num(part, i32) for part in made
-    ])  # fmt: skip
+def _geometry(p: ConvolutionProblem) -> tuple[Any, ...]:
+    """Numbers in the order that gradients_body.py has them."""
+    n = p.geometry
+    low = tuple(-first for first in n.first)
+    return numbers((p.c, p.o, p.groups, n.made, n.window, n.steps, low, n.apart, n.between, n.extents, p.elements))
 
 
 def _checks(region: RegionSpec) -> Checks:
-    yield one_op(region)
-    yield contiguous(region)
-    if region.operands[0].dtype.compute is not f32:
-        yield Reject("dtype", f"operands are {region.operands[0].dtype}, needs f32 or a half type")
-    p = problem_of(region)
+    yield from one_of_floats(region)
+    p = read(region)
     of = p.windows
     reach = [
         max(abs(low), abs(high)) + (max(size, 1) - 1) * (between + 1) + (n - 1) * apart + m * step
@@ -126,7 +39,7 @@ def _checks(region: RegionSpec) -> Checks:
         )
     ]
     yield at_most("position of an element", max(reach), 2**30)
-    extents = p.pixels, p.images * prod(p.sizes), p.places * max(p.c, p.o) * p.groups
+    extents = p.rows, p.elements, p.places * max(p.c, p.o) * p.groups
     yield at_most("greatest extent", max(extents), 2**30)
     yield at_most("elements of w", p.places * p.c * p.o * p.groups, 2**31 - 1)
 
@@ -143,26 +56,29 @@ class GroupGemm(NamedTuple):
         return cdiv(self.m, TILE) * cdiv(self.n, TILE)
 
 
-def _cost(region: RegionSpec, device: DeviceSpec, product: GroupGemm, splits: int, nbytes: float) -> Cost:
-    p = problem_of(region)
+def _of_weight(p: ConvolutionProblem) -> GroupGemm:
+    return GroupGemm(p.o, p.k, p.rows)
+
+
+def _of_data(p: ConvolutionProblem) -> GroupGemm:
+    return GroupGemm(p.elements, p.c, p.places * p.o)
+
+
+def _cost(region: RegionSpec, device: DeviceSpec, product: GroupGemm, splits: int) -> Cost:
+    p = read(region)
     flops = 2.0 * p.groups * product.m * product.n * product.k
     blocks = max(1, p.groups * product.tiles * splits)
     padded = 2.0 * p.groups * product.tiles * TILE * TILE * max(1, product.k)
     return roofline(
-        device, bytes=nbytes, flops=padded, useful=flops, efficiency=EFFICIENCY, blocks=blocks, blocks_per_sm=BLOCKS_PER_SM,
+        device, bytes=region.nbytes, flops=padded, useful=flops, efficiency=EFFICIENCY, blocks=blocks, blocks_per_sm=BLOCKS_PER_SM,
         cached=p.groups * product.tiles * 2.0 * TILE * product.k * p.dtype.itemsize,
         chain=cdiv(cdiv(product.k, splits), STEP) * STEP_US,
     )  # fmt: skip
 
 
-def _of_weight(region: RegionSpec) -> GroupGemm:
-    p = problem_of(region)
-    return GroupGemm(p.o, p.places * p.c, p.pixels)
-
-
 def _splits(region: RegionSpec, device: DeviceSpec) -> tuple[int, int]:
     """How many splits of k, and k of each: enough to fill the device."""
-    p, product = problem_of(region), _of_weight(region)
+    p, product = read(region), _of_weight(read(region))
     most = 1 if region.strict else MOST_SPLITS  # strict takes one sum
     wanted = max(1, min(most, device.sms * BLOCKS_PER_SM // max(1, p.groups * product.tiles)))
     each = max(LEAST_STEPS, cdiv(cdiv(product.k, STEP), wanted)) * STEP
@@ -181,11 +97,11 @@ def sum_launch(region: RegionSpec, splits: int, pitches: tuple[int, int, int]) -
     """dw of the workspace's partial sums. pitches: see `sum_parts`."""
     from .gradients_body import sum_parts
 
-    p, (dw,) = problem_of(region), region.results
+    p, (dw,) = read(region), region.results
     width = next(w for w in (4, 2, 1) if p.c % w == 0 and dw.alignment >= min(16, w * dw.dtype.itemsize))
     runs = dw.numel // width
     slices = sum_slices(runs, splits)
-    shape = tuple(Num(n, i32) for n in (p.places, p.c, runs))
+    shape = numbers((p.places, p.c, runs))
     args = Work(0, f32), Out(0), Num(splits, i32), shape, tuple(Num(n) for n in pitches)
     blocks = max(1, cdiv(runs, THREADS // slices))
     return Launch(sum_parts(dw.dtype, width, slices), (blocks,), (THREADS,), args)
@@ -204,6 +120,18 @@ def sum_cost(region: RegionSpec, device: DeviceSpec, splits: int, partial: int) 
     return total.plus(latency=-early_us(device))
 
 
+def _launch(region: RegionSpec, product: GroupGemm, k: int, splits: int, out: Out | Work) -> Launch:
+    """Of the two operands, on splits of so much of k."""
+    from .gradients_body import gradient
+
+    p, (dy, other), of_weight = read(region), pointers(region), isinstance(out, Work)
+    if of_weight:
+        dy, other = other, dy
+    body = gradient(of_weight, p.dtype, p.spread if of_weight else max(p.windows.strides) > 1)
+    grid = max(1, p.groups * product.tiles * splits)
+    return Launch(body, (grid,), (THREADS,), (dy, other, out, _geometry(p), numbers((*product, k))))
+
+
 @variant("convolution_weight_gradient_channels_last", id="cuda.weight_gradient_tiled.v1")
 class WeightGradientTiled:
     """A block of 256 threads per 64 x 64 tile of channels of y and places and channels of x, on splits of the windows; then their sum, in order.
@@ -212,34 +140,21 @@ class WeightGradientTiled:
     of rows and each place, from the L2 cache; the splits' sums, written and read. Limit: the f32 rate, and finding windows.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region)
+    accepts = _checks
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         splits, _ = _splits(region, device)
+        cost = _cost(region, device, _of_weight(read(region)), splits)
         partial = f32.itemsize * region.results[0].numel
-        cost = _cost(region, device, _of_weight(region), splits, region.nbytes)
         return cost.plus(**{"sum of parts": sum_cost(region, device, splits, partial).us})
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
         return f32.itemsize * _splits(region, device)[0] * region.results[0].numel
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .gradients_body import gradient
-
-        p, product, (splits, each) = problem_of(region), _of_weight(region), _splits(region, device)
-        x, dy = positions(region)
-        sizes = tuple(Num(n, i32) for n in (*product, each))
-        args = In(dy), In(x), Work(0, f32), geometry(p), sizes
-        grid = max(1, p.groups * product.tiles * splits)
-        body = gradient(True, p.dtype, any(p.windows.interior))
+        p, product, (splits, each) = read(region), _of_weight(read(region)), _splits(region, device)
         pitches = p.c, product.n, p.groups * p.o * product.n
-        return [Launch(body, (grid,), (THREADS,), args), sum_launch(region, splits, pitches)]
-
-
-def _of_data(region: RegionSpec) -> GroupGemm:
-    p = problem_of(region)
-    return GroupGemm(p.images * prod(p.sizes), p.c, p.places * p.o)
+        return [_launch(region, product, each, splits, Work(0, f32)), sum_launch(region, splits, pitches)]
 
 
 @variant("convolution_data_gradient_channels_last", id="cuda.data_gradient_tiled.v1")
@@ -250,18 +165,11 @@ class DataGradientTiled:
     multiplied as zeros. Bytes: dy once for each place of the kernel and tile of channels, from the L2 cache. Limit: the f32 rate, and finding windows.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region)
+    accepts = _checks
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _cost(region, device, _of_data(region), 1, region.nbytes)
+        return _cost(region, device, _of_data(read(region)), 1)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .gradients_body import gradient
-
-        p, product = problem_of(region), _of_data(region)
-        dy, w = positions(region)
-        sizes = tuple(Num(n, i32) for n in (*product, product.k))
-        body = gradient(False, p.dtype, max(p.windows.strides) > 1)
-        grid = max(1, p.groups * product.tiles)
-        return [Launch(body, (grid,), (THREADS,), (In(dy), In(w), Out(0), geometry(p), sizes))]
+        product = _of_data(read(region))
+        return [_launch(region, product, product.k, 1, Out(0))]

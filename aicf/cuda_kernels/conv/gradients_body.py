@@ -5,7 +5,11 @@ Channels last, up to three spatial axes; with fewer the first ones have one elem
     weight   channels of y; places of the kernel and channels of x; windows. dy and what the windows have of x
     data     elements of x; channels of x; places of the kernel and channels of y. dy of the window that has the element there, and w
 
-The loop and its tiles are those of gemm/simt_body.py. `geometry` is of i32: see `GradientGeometry` of gradients.py.
+The loop and its tiles are those of gemm/simt_body.py. `geometry` is of i32:
+
+    0 c, 1 o, 2 groups   channels of x and of y in a group
+    3 to 9               along three axes: windows, places of the kernel, strides, low, dilation, spread of x, sizes of x
+    10                   elements of x, without channels
 """
 
 from __future__ import annotations

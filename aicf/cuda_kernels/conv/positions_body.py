@@ -1,4 +1,4 @@
-"""Where windows begin and where their elements lie, as kernels compute it: see positions.py for the numbers.
+"""Where windows begin and where their elements lie, as kernels compute it: see `WindowGeometry` of problem.py for the numbers.
 
 A block keeps the windows of its rows in shared memory, so that the divisions are done once for each of them.
 """

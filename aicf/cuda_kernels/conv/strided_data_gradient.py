@@ -16,7 +16,6 @@ from ...ops.schema import schema_of
 from ...registry.cost import Cost, early_us
 from ...registry.variant import (
     Checks,
-    In,
     KernelVariant,
     Launch,
     Num,
@@ -41,7 +40,7 @@ from ..gemm.schedule import split_k as gemm_split
 from ..gemm.wgmma_cost import Leaving
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
-from .gradients import GradientProblem, given, positions, problem_of
+from .problem import ConvolutionProblem, given, pointers, read
 from .producer import Geometry
 from .wgmma import AXES, FURTHEST
 
@@ -90,7 +89,7 @@ def axis_phases(size: int, kernel: int, stride: int, low: int, dilation: int) ->
 
 @lru_cache(maxsize=256)
 def phases(region: RegionSpec) -> tuple[Phase, ...]:
-    p = problem_of(region)
+    p = read(region)
     of = p.windows
     axes = [axis_phases(*given) for given in zip(p.sizes, of.window, of.strides, of.low, of.dilation)]
     missing = [[AxisPhase(0, 1, 1, 0, 1, 0, 0)]] * (AXES - len(axes))
@@ -108,7 +107,7 @@ def _checks(region: RegionSpec) -> Checks:
     dy, w = given(region)
     if dy.dtype not in (f16, bf16):
         yield Reject("dtype", f"dy is {dy.dtype}, needs f16 or bf16")
-    p = problem_of(region)
+    p = read(region)
     of = p.windows
     yield at_most("groups", p.groups, 1)
     yield at_most("spatial axes", len(p.sizes), AXES)
@@ -116,7 +115,7 @@ def _checks(region: RegionSpec) -> Checks:
     yield at_most("phases", prod(of.strides), MOST_PHASES)
     if any(of.interior):
         yield Reject("input_dilation", f"input_dilation is {tuple(n + 1 for n in of.interior)}, needs 1")
-    yield at_least("least extent", min(p.c, p.o, p.pixels, p.images * prod(p.sizes)), 1)
+    yield at_least("least extent", min(p.c, p.o, p.rows, p.elements), 1)
     for name, t in (("dy", dy), ("w", w), ("dx", region.results[0])):
         yield multiple(f"channels of {name}", t.shape[-1], TMA_ALIGNMENT // t.dtype.itemsize)
         if t.alignment < TMA_ALIGNMENT:
@@ -128,10 +127,10 @@ def _checks(region: RegionSpec) -> Checks:
     corners = [n for axis, made in each for n in _corner(axis, made)]
     yield at_most("padding", max(*corners, *(-n - 1 for n in corners)), WindowMap.CORNERS[AXES] - 1)
     yield at_most("elements of an image", prod(p.sizes) * p.c * max(of.strides), 2**31 - 1)
-    yield at_most("greatest extent", max(p.images * prod(p.sizes), *dy.shape, *w.shape), gemm_wgmma.EXTENT)
+    yield at_most("greatest extent", max(p.elements, *dy.shape, *w.shape), gemm_wgmma.EXTENT)
 
 
-def _made(p: GradientProblem) -> tuple[int, ...]:
+def _made(p: ConvolutionProblem) -> tuple[int, ...]:
     """Of dy, along x and y."""
     return (*reversed(p.made), *(1,) * (AXES - len(p.made)))
 
@@ -141,7 +140,7 @@ def _corner(axis: AxisPhase, made: int) -> tuple[int, int]:
     return axis.first, axis.first + axis.elements - made
 
 
-def padded_k(p: GradientProblem, phase: Phase) -> int:
+def padded_k(p: ConvolutionProblem, phase: Phase) -> int:
     """Whole K-tiles of channels for each place; one, if there is no place."""
     return max(1, phase.taps * cdiv(p.o, k_tile(p.dtype))) * k_tile(p.dtype)
 
@@ -149,7 +148,7 @@ def padded_k(p: GradientProblem, phase: Phase) -> int:
 @lru_cache(maxsize=1024)
 def product(region: RegionSpec, phase: Phase) -> RegionSpec:
     """As if the windows were a matrix in memory: what the cost of a GEMM, and its epilogue, are asked of."""
-    p = problem_of(region)
+    p = read(region)
     m, k = p.images * phase.y.elements * phase.x.elements, padded_k(p, phase)
     specs: list[TensorSpec | None] = [
         *(TensorSpec(s, p.dtype, "cuda") for s in ((m, k), (k, p.c))),
@@ -164,13 +163,13 @@ def product(region: RegionSpec, phase: Phase) -> RegionSpec:
 
 @lru_cache(maxsize=1024)
 def _cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
-    p, operand_bytes = problem_of(region), sum(t.nbytes for t in given(region))
+    p, operand_bytes = read(region), sum(t.nbytes for t in given(region))
     terms = dict[str, float]()
     for number, phase in enumerate(phases(region)):
         of = product(region, phase)
         leaving = Leaving(ROWS_SUBTILE_US, 1, of.results[0].nbytes)
-        read = operand_bytes if phase.taps else p.dtype.itemsize
-        cost = wgmma_cost.cost(tiling, of, device, leaving=leaving, operand_bytes=read)
+        nbytes = operand_bytes if phase.taps else p.dtype.itemsize
+        cost = wgmma_cost.cost(tiling, of, device, leaving=leaving, operand_bytes=nbytes)
         for term, us in cost.terms.items():
             terms[term] = terms.get(term, 0.0) + us
         terms["latency"] -= early_us(device) * (number > 0)
@@ -209,17 +208,17 @@ def _strided(tiling: WgmmaTiling) -> KernelVariant:
 
 
 def _maps(tiling: WgmmaTiling, region: RegionSpec, phase: Phase) -> list[TensorMap]:
-    p, (dy_at, w_at), size = problem_of(region), positions(region), problem_of(region).dtype.itemsize
+    p, (dy_at, w_at), size = read(region), pointers(region), read(region).dtype.itemsize
     tile, extents = k_tile(p.dtype), (p.o, *_made(p), p.images)
     pitches = [p.o * size]
     for extent in extents[1:-1]:
         pitches.append(pitches[-1] * extent)
     first, last = zip(*(_corner(axis, made) for axis, made in zip((phase.x, phase.y), _made(p))))
     windows = WindowMap(
-        In(dy_at), p.dtype, extents, tuple(pitches), (tile, tiling.m), first=first, last=last, steps=(1,) * AXES
+        dy_at, p.dtype, extents, tuple(pitches), (tile, tiling.m), first=first, last=last, steps=(1,) * AXES
     )  # fmt: skip
     places, rows = (p.c, p.places, p.o), (p.c * size, p.places * p.c * size)
-    return [windows, TensorMap(In(w_at), p.dtype, places, rows, (ATOM, 1, tile))]
+    return [windows, TensorMap(w_at, p.dtype, places, rows, (ATOM, 1, tile))]
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: DeviceSpec) -> Launch:
@@ -227,7 +226,7 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: Devic
     from .producer import windows_by_channels
     from .strided_results import strided_results
 
-    p, of, (y, x) = problem_of(region), product(region, phase), phase
+    p, of, (y, x) = read(region), product(region, phase), phase
     chunks, across = cdiv(p.o, k_tile(p.dtype)), p.windows.window[-1]
     begin, end = (0, chunks) if phase.taps else (chunks, chunks + 1)
     geometry = Geometry(x.elements, y.elements, 1, 1, x.first, y.first, max(1, x.taps), x.apart, y.apart, end)

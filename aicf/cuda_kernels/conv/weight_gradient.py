@@ -11,7 +11,6 @@ from ...ops.schema import schema_of
 from ...registry.cost import Cost
 from ...registry.variant import (
     Checks,
-    In,
     KernelVariant,
     Launch,
     Num,
@@ -34,7 +33,8 @@ from ..gemm.schedule import split_k as gemm_split
 from ..gemm.schedule.split_k import KSplit
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT
-from .gradients import GradientProblem, given, positions, problem_of, sum_cost, sum_launch
+from .gradients import sum_cost, sum_launch
+from .problem import ConvolutionProblem, given, pointers, read
 from .wgmma import AXES, FURTHEST, STEP, corners, geometry_of, spans, window_map
 
 SPLITS, WAVES = (1, 2, 4, 8, 16), (1, 2, 3)  # and as many as fill the device so many times
@@ -56,11 +56,11 @@ def _checks(region: RegionSpec) -> Checks:
         yield Reject("dtype", f"x is {x.dtype}, needs f16 or bf16")
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
-    p = problem_of(region)
+    p = read(region)
     of = p.windows
     yield at_most("groups", p.groups, 1)
     yield at_most("spatial axes", len(p.sizes), AXES)
-    yield at_least("least extent", min(p.c, p.o, p.pixels), 1)
+    yield at_least("least extent", min(p.c, p.o, p.rows), 1)
     for name, t in (("x", x), ("dy", dy)):
         yield multiple(f"channels of {name}", t.shape[-1], TMA_ALIGNMENT // t.dtype.itemsize)
         if t.alignment < TMA_ALIGNMENT:
@@ -71,12 +71,12 @@ def _checks(region: RegionSpec) -> Checks:
     yield at_most("elements from a window's first to its last", max(spans(of)), FURTHEST)
     corner, (first, last) = WindowMap.CORNERS[AXES], corners(of)
     yield at_most("padding", max(*first, *last, *(-n - 1 for n in (*first, *last))), corner - 1)
-    yield at_most("greatest extent", max(p.pixels, padded_n(p), *x.shape, *dy.shape), gemm_wgmma.EXTENT)
+    yield at_most("greatest extent", max(p.rows, padded_n(p), *x.shape, *dy.shape), gemm_wgmma.EXTENT)
     yield at_most("channels of x", p.c, 2**15 * ATOM)
     yield at_most("bytes of a sum", 4 * p.o * padded_n(p), MOST_BYTES)
 
 
-def padded_n(p: GradientProblem) -> int:
+def padded_n(p: ConvolutionProblem) -> int:
     """Columns: whole 64 channels of each place."""
     return p.places * cdiv(p.c, ATOM) * ATOM
 
@@ -84,8 +84,8 @@ def padded_n(p: GradientProblem) -> int:
 @lru_cache(maxsize=256)
 def product(region: RegionSpec) -> RegionSpec:
     """As if the windows were a matrix in memory: what the cost of a GEMM, and its epilogue, are asked of."""
-    p = problem_of(region)
-    shapes = (p.pixels, p.o), (p.pixels, padded_n(p))
+    p = read(region)
+    shapes = (p.rows, p.o), (p.rows, padded_n(p))
     specs: list[TensorSpec | None] = [*(TensorSpec(s, p.dtype, "cuda") for s in shapes), None, None]
     schema = schema_of("gemm")
     packed = schema.pack(schema.normalized(specs, {"trans_a": True}))
@@ -96,13 +96,13 @@ def product(region: RegionSpec) -> RegionSpec:
 @lru_cache(maxsize=4096)
 def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, KSplit]:
     """The number of splits of the windows that is predicted to be fastest."""
-    p, of = problem_of(region), product(region)
+    p, of = read(region), product(region)
     partial = 4 * p.o * padded_n(p)
     at_once, tiles = wgmma_cost.resident(tiling, device), wgmma_cost.clusters(tiling, of)
     fills = [max(1, waves * at_once // tiles) for waves in WAVES]
     wanted = {n for n in (*SPLITS, *fills) if n == 1 or (n * partial <= MOST_BYTES and n <= fills[-1])}
     costs = []
-    for split in sorted({gemm_split.divide(p.pixels, n, k_tile(p.dtype)) for n in wanted}):
+    for split in sorted({gemm_split.divide(p.rows, n, k_tile(p.dtype)) for n in wanted}):
         first = wgmma_cost.cost(
             tiling, of, device, split, operand_bytes=_operand_bytes(region), crowded=CROWDED
         )
@@ -113,8 +113,8 @@ def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> t
 
 def _operand_bytes(region: RegionSpec) -> int:
     """Of steps longer than windows, x is not read as a whole."""
-    p, (x, dy) = problem_of(region), given(region)
-    return min(x.nbytes, p.pixels * p.places * p.c * x.dtype.itemsize) + dy.nbytes
+    p, (x, dy) = read(region), given(region)
+    return min(x.nbytes, p.rows * p.places * p.c * x.dtype.itemsize) + dy.nbytes
 
 
 def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
@@ -143,11 +143,11 @@ def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
             return best_split(tiling, region, device)[0]
 
         def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            p = problem_of(region)
+            p = read(region)
             return f32.itemsize * best_split(tiling, region, device)[1].number * p.o * padded_n(p)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            p, split = problem_of(region), best_split(tiling, region, device)[1]
+            p, split = read(region), best_split(tiling, region, device)[1]
             n = padded_n(p)
             pitches = cdiv(p.c, ATOM) * ATOM, n, p.o * n
             return [_launch(tiling, region, device, split), sum_launch(region, split.number, pitches)]
@@ -156,20 +156,20 @@ def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
 
 
 def _maps(region: RegionSpec) -> list[TensorMap]:
-    p, (x_at, dy_at), (x, _) = problem_of(region), positions(region), given(region)
+    p, (x_at, dy_at), (x, _) = read(region), pointers(region), given(region)
     tile = k_tile(p.dtype)
-    rows = TensorMap(In(dy_at), p.dtype, (p.o, p.pixels), p.o * p.dtype.itemsize, (ATOM, tile))
-    return [rows, window_map(In(x_at), x, p.windows, (ATOM, tile))]
+    rows = TensorMap(dy_at, p.dtype, (p.o, p.rows), p.o * p.dtype.itemsize, (ATOM, tile))
+    return [rows, window_map(x_at, x, p.windows, (ATOM, tile))]
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
     from ..gemm.wgmma_body import wgmma
     from .producer import windows_by_rows
 
-    p, of = problem_of(region), product(region)
+    p, of = read(region), product(region)
     finish: Any = gemm_split.raw(of, 2)
     geometry = geometry_of(p.windows, p.sizes, cdiv(p.c, ATOM))
-    sizes = tuple(Num(n, i32) for n in (p.o, padded_n(p), p.pixels, split.k, *geometry))
+    sizes = tuple(Num(n, i32) for n in (p.o, padded_n(p), p.rows, split.k, *geometry))
     body = wgmma(
         tiling, False, False, finish, 0, producing=windows_by_rows(tiling, finish, tiling.stages(0)),
         name="weight_gradient_wgmma",
