@@ -268,8 +268,9 @@ def gradient_checks(region: RegionSpec) -> Checks:
 @lru_cache(maxsize=256)
 def weight_chain(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
     p, chain, (x, dy) = read(region), chains.Chain(device), pointers(region)
+    at: chains.Place = x
     if p.whole:
-        matrix, at = chains.shaped(p.x, p.rows, p.k), x
+        matrix = chains.shaped(p.x, p.rows, p.k)
     else:
         matrix, at = rows_of((p.rows, p.k), pitch(p), p.dtype), write_columns(chain, p, x)
     operands = {"a": chains.shaped(p.y, p.rows, p.n), "b": matrix}

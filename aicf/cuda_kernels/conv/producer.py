@@ -113,15 +113,12 @@ def windows_by_channels(tiling: WgmmaTiling, epilogue: Epilogue, stages: int, tr
     return device(produce)
 
 
-def places_of_kernel(at: int, transposed: bool) -> tuple[Any, Any]:
-    """(`first_chunk(sizes)`, `kernel_of(kernel, place_x, place_y, sizes)`): the first K-tile of channels of each place; the place in memory of the
-    one of this number."""
+def places_of_kernel(at: int, transposed: bool) -> tuple[Any, Any, Any]:
+    """(`first_chunk(sizes)`: the first K-tile of channels of each place; `following(kernel)`: the number of the next place; `kernel_of(kernel, place_x,
+    place_y, sizes)`: which place of the kernel that is)."""
     if not transposed:
-        return (
-            device(lambda sizes: uint32(0)),
-            device(lambda kernel: uint32(kernel + uint32(1))),
-            device(lambda kernel, x, y, sizes: int32(kernel)),
-        )
+        zero, following = device(lambda sizes: uint32(0)), device(lambda kernel: uint32(kernel + uint32(1)))
+        return zero, following, device(lambda kernel, x, y, sizes: int32(kernel))
 
     def kernel_of(kernel, place_x, place_y, sizes):
         return int32(sizes[at] + int32(place_x) * sizes[at + 1] + int32(place_y) * sizes[at + 2])
