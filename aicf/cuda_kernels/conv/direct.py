@@ -113,4 +113,6 @@ class ConvolutionDirect:
         tiles, channels = max(1, cdiv(p.n, t.channels)), (p.x.shape[-1], p.c, max(1, p.o))
         sizes = numbers((p.rows, p.n, tiles, *channels, *weights_at_once(p)))
         body = direct(t, gemm_problem.epilogue(region, t.run), p.spread)
-        return [Launch(body, (blocks_of(p),), (THREADS,), (x, w, operands, sizes, scales, *numbers(p.geometry)))]
+        return [
+            Launch(body, (blocks_of(p),), (THREADS,), (x, w, operands, sizes, scales, *numbers(p.geometry)))
+        ]

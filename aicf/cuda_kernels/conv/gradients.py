@@ -25,7 +25,9 @@ def _geometry(p: ConvolutionProblem) -> tuple[Any, ...]:
     """Numbers in the order that gradients_body.py has them."""
     n = p.geometry
     low = tuple(-first for first in n.first)
-    return numbers((p.c, p.o, p.groups, n.made, n.window, n.steps, low, n.apart, n.between, n.extents, p.elements))
+    return numbers(
+        (p.c, p.o, p.groups, n.made, n.window, n.steps, low, n.apart, n.between, n.extents, p.elements)
+    )
 
 
 def _checks(region: RegionSpec) -> Checks:
