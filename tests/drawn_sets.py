@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from draws.seeds import run_seed
 
-POOLS = {"machine code": 1, "on the model": 4, "on the host": 2, "simulated": 1}  # how many tests of each run
+POOLS = {  # how many tests of each run
+    "machine code": 1, "on the model": 4, "on the host": 2, "simulated": 1, "processes": 9,
+    "models of PyTorch": 4,
+}  # fmt: skip
 
 
 def selects(config: pytest.Config) -> bool:

@@ -145,6 +145,7 @@ main(["info", "squareplus"])
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("B15")
 @pytest.mark.spec("B11")
 def test_another_package_brings_an_op_and_a_kernel(tmp_path):
@@ -164,6 +165,7 @@ def test_another_package_brings_an_op_and_a_kernel(tmp_path):
     assert "cpu.squareplus_numpy.v1 [acme]" in trained and "cpu.squareplus_numpy.v1" in listed
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("B11")
 def test_a_script_brings_an_op_and_a_kernel(tmp_path):
     write(tmp_path, {"script.py": FILES["script.py"]})
@@ -174,6 +176,7 @@ def test_a_script_brings_an_op_and_a_kernel(tmp_path):
     assert "softsine   op 0" in printed and "cuda." in printed
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("B11")
 def test_a_script_brings_an_op_that_expands_and_fuses_on_every_device(tmp_path):
     write(tmp_path, {"spread.py": FILES["spread.py"]})
@@ -186,6 +189,7 @@ def test_a_script_brings_an_op_that_expands_and_fuses_on_every_device(tmp_path):
     assert "spread + tanh" in explained
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("A12")
 @pytest.mark.spec("B11")
 def test_a_script_brings_a_core_and_fuses_maps_around_it(tmp_path):

@@ -193,6 +193,7 @@ def test_a_tiny_gpt_on_the_cpu(tmp_path):
     assert all(row["kernels"] for row in data["cases"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["attention", "linear_loss", "decode"])
 def test_a_tiny_run_beside_pytorch_if_it_is_there(name, tmp_path):
     assert main([name, "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
@@ -267,7 +268,7 @@ def test_heads_of_attention_are_checked_beside_a_reference(causal, padded):
                 attention.check(heads, "a side", [q, k, v, dout, mask], some)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gpt", GPTS.values(), ids=GPTS)
 def test_both_sides_of_a_gpt_have_the_same_weights_and_a_gpu_takes_it(gpt):
     model = gpt.model()

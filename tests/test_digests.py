@@ -48,6 +48,7 @@ EDITS = (
 RENAMED = ("half2", "SmallTile", "wide_step", "THREADS", "small_m_body")
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_an_edit_changes_the_digests_of_what_reaches_it_and_a_new_name_changes_none(tmp_path):
     """In a copy; by another process, with another seed of hashes."""
     for folder in ("aicf", "benchmarks"):

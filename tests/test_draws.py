@@ -185,7 +185,7 @@ def test_a_process_that_dies_or_hangs_is_one_failure(tmp_path):
         worker("check", "ops", None)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.parametrize("device", [[], ["--device", "cuda", "--dry-run"]], ids=["cpu", "dry"])
 def test_a_run_counts_cases_and_ends_in_time(tmp_path, device):
     started = time.monotonic()

@@ -105,6 +105,7 @@ for n in range(150):
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_savers_at_once_do_not_take_each_others_files(tmp_path):
     processes = [subprocess.Popen([sys.executable, "-c", MANY, str(tmp_path), text]) for text in "ab"]
     failed: list[Exception] = []

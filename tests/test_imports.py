@@ -108,7 +108,7 @@ def test_all_other_modules_are_imported_without_frameworks(base):
     assert all("MissingPackageError" in said[0] for said in failed.values())
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.parametrize("name", ["jax", "onnx_backend"])
 def test_a_module_is_the_same_by_import_and_as_an_attribute(name):
     pytest.importorskip(NEEDS[name])

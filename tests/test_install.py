@@ -230,6 +230,7 @@ for launch in variant.build(region, preset("h200")):
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("F1")
 def test_kernels_compile_with_a_numpy_that_has_no_row_stack():
     from aicf import doctor

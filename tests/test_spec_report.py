@@ -1,5 +1,6 @@
 """tools/spec_report.py: what `make spec` says of a row, from what its tests did."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -133,6 +134,16 @@ def test_rows_without_a_mark_are_named_in_the_roadmap():
     """A row that no test proves is one that is left to do."""
     left = (ROOT / "docs" / "roadmap.md").read_text(encoding="utf-8")
     assert not {row for row in ROWS - set(MARKS) if not re.search(rf"\b{row}\b", left)}
+
+
+def test_a_row_whose_tests_are_in_pools_has_another_that_every_run_has():
+    rows: dict[bool, set[str]] = {True: set(), False: set()}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            marks = " ".join(map(ast.unparse, getattr(node, "decorator_list", ())))
+            found = {row for ids in MARK.findall(marks) for row in re.findall(r"[A-Z]\d+", ids)}
+            rows["pool=" in marks and "always=" not in marks] |= found
+    assert rows[True] and not rows[True] - rows[False]
 
 
 NN, GRAPH, OPS = "tests/nn/test_", "tests/graph/test_", "tests/ops/test_"

@@ -19,6 +19,7 @@ MODULES = {
 }
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_a_module_that_opens_a_device_is_not_collected(tmp_path):
     """One process collects them all: two are refused by name, and the third, which opens none, has its test."""
     modules = {name: text for name, text in MODULES.items() if HAS_JAX or "jax" not in text}

@@ -392,6 +392,7 @@ class Weights:
         return x
 
 
+@pytest.mark.sample(1, each="megabytes")
 @pytest.mark.spec("D16")
 @TELLS_PEAKS
 @pytest.mark.parametrize("kind", ["one file", "several"])

@@ -69,6 +69,7 @@ def run(code: str, *args: str) -> None:
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_ctrl_c_while_numba_is_imported_or_compiles_leaves_it_whole():
     """In children that import nothing of numba before: at the n-th import of one of its modules, or some time after the first. Numba
     compiles the script's op: those of aicf come compiled."""
@@ -129,6 +130,7 @@ def test_ctrl_c_waits_for_the_end_of_what_is_to_be_whole():
 # --- forks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_a_child_that_is_forked_from_busy_threads_works():
     """One thread trains, one compiles; children run a program of the first one's model, compile, and read whole steps."""
     run("""

@@ -277,7 +277,7 @@ def test_a_misspelt_variable_is_refused_and_others_are_let_be(capsys, monkeypatc
     assert "next: export AICF_LOGS=plan, and unset AICF_LOG" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_can_t_be_written_is_one_message(unbuffered):
     if not Path("/dev/full").exists():
@@ -305,7 +305,7 @@ def test_ctrl_c_is_one_line_and_exit_code_130(command, capsys, tmp_path, monkeyp
     assert capsys.readouterr() == ("", "interrupted\n")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.parametrize("command", ["info", f"explain {EXAMPLE} --json", "--help", f"explain {EXAMPLE}"])
 def test_a_reader_that_leaves_early_is_no_error(command):
     """As `aicf info | true`: nothing on stderr, however much there was to say."""

@@ -167,6 +167,7 @@ def whole(terminal: int) -> str:
     return b"".join(parts).decode()
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_progress_is_for_terminals_only():
     command = [sys.executable, "-c", PROGRESS]
     there = {**os.environ, "AICF_CACHE": "off"}

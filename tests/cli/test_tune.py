@@ -146,6 +146,7 @@ def test_explain_takes_a_file(file, capsys):
     assert "t.json is of another device" in capsys.readouterr().err
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("A7", "B13")
 def test_the_same_file_gives_the_same_plan_in_every_process(file, capsys):
     """In this one, and in one with another seed of hashes."""
@@ -189,6 +190,7 @@ def test_a_check_tells_what_is_in_a_file(file, capsys):
     assert (told["regions"], told["times"]) == (len(tuning.regions), len(tuning))
 
 
+@pytest.mark.sample(1, each="how")
 @pytest.mark.spec("A7")
 @pytest.mark.parametrize("command", [["--check", "t.json"], ["--merge", "t.json"], ["model.py", "--output", "t.json"],
                                      ["model.py", "--merge", "t.json"]], ids=" ".join)  # fmt: skip

@@ -271,6 +271,7 @@ def finish(process: subprocess.Popen) -> Any:
     return json.loads(out.splitlines()[-1])
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_processes_that_compile_at_once_share_a_cache(folder):
     both = [start(RUN.format(before=BARRIER, how={})) for _ in range(2)]
     (first, _, numba), (second, _, _) = map(finish, both)
@@ -278,6 +279,7 @@ def test_processes_that_compile_at_once_share_a_cache(folder):
     assert folder.exists() and all(path.suffix in (".loop", ".function") for path in folder.iterdir())
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_a_later_process_trains_at_once_without_numba(folder):
     """The demo's model: compiled and a first step in half a second of CPU time, to the same bits."""
     first, _, numba = finish(start(RUN.format(before="", how=TRAIN)))

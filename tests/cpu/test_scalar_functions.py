@@ -37,6 +37,7 @@ for text in sys.argv[1:]:
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_functions_of_two_processes_with_one_name_are_two(folder, monkeypatch, request):
     """numba names functions by a number that begins again in each process. Here a loop calls those of two processes."""
     draw = rng(request.node.nodeid)
@@ -157,6 +158,7 @@ print("right")
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_what_one_process_stored_is_right_in_the_next(folder):
     """Of functions that read large arrays, which have addresses, that allocate, and whose helper is defined again."""
     exec(compile(USES, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})

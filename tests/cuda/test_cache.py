@@ -204,6 +204,7 @@ while len(list(meeting.iterdir())) < 2:
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_processes_compile_into_one_cache_and_later_ones_import_no_numba(folder):
     """Two that begin at once with nothing, then one that finds everything."""
     both = [start(COMPILE.format(barrier=BARRIER)) for _ in range(2)]
@@ -250,6 +251,7 @@ def wait_for(done: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_helpers_do_what_this_process_does_not(folder, compiled, monkeypatch):
     pretend = engine.compile_kernel
 
@@ -353,6 +355,7 @@ def test_what_the_background_can_not_build_or_has_no_cores_for_is_left_for_later
     assert len(compiled) == len(KERNELS) and engine._UNDERWAY == {}
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_calls_of_most_weight_are_done_first_and_idle_helpers_end(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "IDLE", 0.2)
     background, path = workers.Background(), str(tmp_path / "order")
@@ -363,6 +366,7 @@ def test_calls_of_most_weight_are_done_first_and_idle_helpers_end(tmp_path, monk
     assert [f.result() for f in background.submit(calls[:1], 3)] == [["2"]]  # another one is started
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_a_helper_in_the_background_that_dies_or_can_not_start_does_no_harm(tmp_path, monkeypatch):
     background = workers.Background()
     fatal = [(1, functools.partial(os._exit, 3))] * 2

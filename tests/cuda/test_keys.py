@@ -333,6 +333,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_keys_are_the_same_in_every_process_and_order():
     """And every kernel of aicf's has one; drawn ones, unless all are wanted."""
     every = 1 if os.environ.get("AICF_TEST_ALL") else 24

@@ -163,7 +163,7 @@ TILES = [SMALL, PINGPONG, PAIR, WIDE, TALL, TALL_WIDE, THREE, LITTLE]
 EVERY = [(t, m, n) for t in TILES for m, n in SIZES]
 
 
-@pytest.mark.sample(8, pool="on the model")
+@pytest.mark.sample(3, pool="on the model")
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("t, m, n", EVERY, ids=str)
 def test_results_begin_anywhere(t, m, n):

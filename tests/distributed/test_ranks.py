@@ -92,6 +92,7 @@ def test_fit_is_resumed_and_written_once(trained):
     assert first["fit_on"]["losses"] == first["fit_zero_on"]["losses"]
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_another_number_of_ranks_goes_on(trained, request):
     """Two were trained: three go on, or one alone."""
     folder, _ = trained
@@ -114,6 +115,7 @@ def test_ranks_with_other_graphs_are_refused(trained):
         assert "0.weight: tensor<32x20xf32>" in told["text"] and "tensor<48x20xf32>" in told["text"]
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_a_killed_rank_is_named(tmp_path):
     status, (first, second) = run("killed", tmp_path)
     assert status == 7 and second == {}

@@ -70,6 +70,7 @@ def facts() -> list[dict[str, Any]]:
     return [json.loads(out) for out, *_ in ended]
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("A4", "A7", "B13")
 def test_schedules_plans_explanations_and_keys_are_the_same_in_every_process(facts):
     one, other = facts

@@ -258,7 +258,7 @@ def test_a_swiglu_has_as_many_weights_as_an_mlp():
         nn.SwiGLU(768, -1)
 
 
-@pytest.mark.sample(1, each="dtype")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [f32, bf16, f16], ids=str)
 @pytest.mark.parametrize("device", ["h200", "a100"])
 def test_every_layer_has_kernels_on_a_gpu(device, dtype):

@@ -32,7 +32,7 @@ def frequencies(logits, draws=DRAWS, **how):
     return np.bincount(draw(logits, draws=draws, **how), minlength=len(logits)) / draws
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "how, want",
     [

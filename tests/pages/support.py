@@ -66,10 +66,10 @@ def hostile(data: dict) -> dict:
 
 
 @cache
-def many() -> dict:
-    """Ten thousand ops."""
+def many(count: int = 10_000) -> dict:
+    """So many ops."""
     ops = trained()["regions"][-1]["last"] + 1
-    return repeated(trained(), -(-10_000 // ops))
+    return repeated(trained(), -(-count // ops))
 
 
 @cache

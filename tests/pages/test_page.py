@@ -16,7 +16,7 @@ from aicf.pages.data import check_drawn
 from aicf.pages.graph import drawings
 from aicf.pages.page import page
 
-from .support import EXAMPLE, HOSTILE, hostile, many, page_of_many, trained
+from .support import EXAMPLE, HOSTILE, hostile, many, trained
 
 VOID = {"br", "input", "meta", "link", "img"}
 
@@ -130,9 +130,10 @@ def test_a_file_that_is_no_explanation_is_refused_with_its_place(tmp_path, capsy
 
 
 @pytest.mark.spec("F5")
-def test_ten_thousand_ops_make_a_page_of_a_few_megabytes_drawn_in_parts():
-    data, source = many(), page_of_many()
-    assert len(source) < 16e6
+def test_the_page_of_thousands_of_ops_is_a_few_megabytes_drawn_in_parts():
+    data = many(2_500)
+    source = page(data)
+    assert len(source) < 4e6
     assert max(drawn.count("<rect") for _, drawn in drawings(data)) < 1_000
     assert source.count('class="region"') == 2 * len(data["regions"])
 

@@ -302,6 +302,7 @@ def save_many(path: str, first: int) -> None:
         one_of("cpu.a.v1", us=float(n), r=region("relu", (n,))).save_into(path)
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("A7")
 def test_processes_that_save_at_once_lose_nothing_and_a_reader_sees_whole_files(file):
     context = multiprocessing.get_context("spawn")

@@ -51,6 +51,7 @@ def stored(proto, folder, form):
 FORMS = ["in the file", "in one file beside it", "each in a file"]
 
 
+@pytest.mark.sample(1)
 @TELLS_PEAKS
 @pytest.mark.parametrize("form", FORMS)
 def test_a_model_takes_its_weights_once(tmp_path, form):
@@ -70,6 +71,7 @@ def test_a_model_takes_its_weights_once(tmp_path, form):
     assert all(np.array_equal(state[name], w) for name, w in weights.items())
 
 
+@pytest.mark.sample(1)
 @TELLS_PEAKS
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_only_explained_is_not_read(tmp_path, form):

@@ -53,7 +53,7 @@ def losses(call, model, given, moved=None):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="models of PyTorch")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [gpt2, resnet])
 def test_losses_stay_in_eagers_own_band(make, device):

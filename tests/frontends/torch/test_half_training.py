@@ -43,7 +43,7 @@ def trained(model, call, images, labels):
     return {**state, "logits": logits.double()}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="models of PyTorch")
 @pytest.mark.spec("E1")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("device", DEVICES)

@@ -25,6 +25,7 @@ def of_transformers(kind, model, **config):
     return getattr(transformers, f"{kind}{model}")(made)
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 @pytest.mark.parametrize(
     "kind, model, config",
     [
@@ -39,6 +40,7 @@ def test_transformers(kind, model, config):
     assert min(g.share for g in found) > 0.9, [str(g) for g in found]
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_a_vision_transformer():
     model = of_transformers(
         "ViT", "Model", hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=16,
@@ -66,10 +68,12 @@ class Recurrent(nn.Module):
         return torch.stack(made, 1)
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_an_lstm():
     same_as_eager(Recurrent(), torch.randint(0, 11, (3, 4)))
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_pytorchs_own_lstm_runs():
     class Whole(nn.Module):
         def __init__(self):
@@ -102,5 +106,6 @@ class UNet(nn.Module):
         return self.last(self.up(torch.cat([nn.functional.interpolate(b, scale_factor=2), a], 1)))
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_a_unet():
     same_as_eager(UNet(), torch.randn(2, 3, 8, 8))

@@ -18,6 +18,7 @@ tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 @pytest.mark.spec("F4")
 def test_the_notebook_s_sections_of_pytorch_run_and_have_the_outputs_they_make():
     stored = tool.read("08-torch-onnx-jax")

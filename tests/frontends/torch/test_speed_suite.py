@@ -19,6 +19,7 @@ def run(only):
     return harness.run_suite(SUITES["frontends"], bench, only=only, say=lambda text: None)
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 @pytest.mark.parametrize("what", ["inference", "training step"])
 def test_a_model_is_checked_timed_and_tells_its_kernels(what):
     done = run(f"small GPT-2, {what}")
@@ -30,6 +31,7 @@ def test_a_model_is_checked_timed_and_tells_its_kernels(what):
     assert 0 < taken <= total
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_a_wrong_logit_is_a_failure(monkeypatch):
     def half_as_much_again(torch, module):
         def logits(inputs):
@@ -43,6 +45,7 @@ def test_a_wrong_logit_is_a_failure(monkeypatch):
     assert "aicf: logits are off by 0.5" in failure["failed"]
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_a_gradient_that_is_missing_a_part_is_a_failure(monkeypatch):
     def without_the_first_sequence(torch, module, half):
         def loss(batch):
