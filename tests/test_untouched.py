@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 HAS_JAX = importlib.util.find_spec("jax") is not None
 MODULES = {
