@@ -31,7 +31,7 @@ import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import mma as gemm_mma
 from aicf.cuda_kernels.gemm import packed as gemm_packed
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm.operands.tma import operands_of
 from aicf.device.spec import preset
 from aicf.printing import render
 from aicf.registry.select import select
@@ -84,7 +84,7 @@ def test_copies_what_it_must_and_nothing_else(r, copied, fast):
     assert all((v.supported(r, H200) is None) == bool(copied) for v in WHOLE)
     made = gemm_packed.packed(r)
     assert [c.index for c in made.copies] == copied
-    assert tuple(o.k_major for o in gemm_wgmma.operands(made.region)) == fast
+    assert tuple(o.k_major for o in operands_of(made.region)) == fast
 
 
 @pytest.mark.parametrize("strides", [(15 * 960, 960, 3 * 960, 24, 1), (0, 960, 3 * 960, 24, 1)])
@@ -155,7 +155,7 @@ def test_words_and_bytes_in_every_order(types, ta, tb):
     a, b, out = types
     attrs = {"precision": Precision.tf32} if a is f32 else {"out_dtype": out.id}
     r = product(67, 71, 161, ta=ta, tb=tb, dtype=a, b_dtype=b, **attrs)
-    assert all(o.k_major for o in gemm_wgmma.operands(gemm_packed.packed(r).region))
+    assert all(o.k_major for o in operands_of(gemm_packed.packed(r).region))
     run(SMALL, r, random.randrange(2**32))
 
 

@@ -8,7 +8,7 @@ from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
 from wgmma_cases import H200, MIXED_WIDTHS, activated, product, residual, stashed
 
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm.schedule import persistent
 from aicf.types import bf16, f16
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +26,7 @@ ROWS, COLUMNS = (
 def test_transposes(gpu, ta, columns):  # noqa: F811
     """Results in boxes, and, of odd rows, one by one."""
     r = product(ROWS, columns, 200, dtype=bf16 if ta else f16, ta=ta, tb=True)
-    assert wgmma_cost.narrow_tiles(TILING, r, H200) == 16
+    assert persistent.narrow_tiles(TILING, r, H200) == 16
     check(gpu, VARIANT.id, r)
 
 

@@ -77,7 +77,7 @@ def run(t: WgmmaTiling, r: RegionSpec, seed: int, grid: int = 1) -> None:
     """On the model of a Hopper multiprocessor, with all of the range of integers."""
     given = operands_of(r, seed)
     outs = [np.full(d.numel, 1, d.dtype.numpy) for d in r.results]
-    Machine(seed).launch(gemm_wgmma.launch(t, r, H200), given.memory, outs, grid, NOTHING, 0)
+    Machine(seed).launch(gemm_wgmma.gemm_launch(t, r, H200), given.memory, outs, grid, NOTHING, 0)
     assert_exact(r, [x.reshape(d.shape) for x, d in zip(outs, r.results)], given.arrays)
 
 
@@ -100,7 +100,9 @@ def test_clusters_share_b():
 
 def test_whole_numbers_of_floats_agree():
     """As other kernels' tests have them."""
-    run_launch(gemm_wgmma.launch(LITTLE, scaled(64, 72, 48), H200), scaled(64, 72, 48), 3, tolerance=1e-2)
+    run_launch(
+        gemm_wgmma.gemm_launch(LITTLE, scaled(64, 72, 48), H200), scaled(64, 72, 48), 3, tolerance=1e-2
+    )
 
 
 # --- machine code -----------------------------------------------------------------------------------------------------
@@ -112,14 +114,14 @@ EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in IN
 
 def is_new(t: WgmmaTiling, then: str, types: tuple[DType, DType]) -> bool:
     r = MAKES[then](1000, 1008, 1000, types)
-    return are_new([gemm_wgmma.launch(t, r, H200)], r, H200.target)
+    return are_new([gemm_wgmma.gemm_launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.parametrize("t, then, types", CODE if ALL else EACH, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, then, types):
     r = MAKES[then](1000, 1008, 1000, types)
-    launch = gemm_wgmma.launch(t, r, H200)
+    launch = gemm_wgmma.gemm_launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
     found_clean(launch, r, H200.target)

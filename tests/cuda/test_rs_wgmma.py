@@ -50,7 +50,7 @@ def rs_product(m: int, n: int, k: int, ta: bool, tb: bool, make=product, **more)
 def run(
     t: WgmmaTiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Machine] = Machine
 ) -> None:
-    run_launch(rs_wgmma._launch(t, r, H200), r, seed, grid, machine)
+    run_launch(rs_wgmma.rs_launch(t, r, H200), r, seed, grid, machine)
 
 
 # --- what is taken ----------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_large_products_take_rs_kernels(ta, tb):
 def test_tiles_are_of_the_lines_in_registers():
     """128 of n and 256 of m, if b is."""
     for order, tiles in zip(ORDERS, (5 * 2, 4 * 3)):
-        assert rs_wgmma._launch(WgmmaTiling(128, 256, 2), rs_product(500, 600, 64, *order), H200).grid == (
+        assert rs_wgmma.rs_launch(WgmmaTiling(128, 256, 2), rs_product(500, 600, 64, *order), H200).grid == (
             tiles,
         )
 
@@ -139,7 +139,7 @@ def test_every_part_goes_where_it_belongs(t, ta, tb):
     """The last one shorter."""
     m, n, k, split = 72, 136, 200, KSplit(3, 96)
     r, seed = rs_product(m, n, k, ta, tb), random.randrange(2**32)
-    launch = rs_wgmma._launch(t, r, H200, split)
+    launch = rs_wgmma.rs_launch(t, r, H200, split)
     launch = replace(launch, args=in_place_of_the_workspace(launch.args, Out(0)))
     a, b = (np.random.default_rng(seed).integers(-2, 3, d.shape).astype(np.float32) for d in r.operands)
     out = np.full(split.number * m * n, np.nan, np.float32)
@@ -199,7 +199,7 @@ EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in RS
 
 def launch_of(t: WgmmaTiling, ta: bool, tb: bool, then: str):
     r = rs_product(1000, 1016, 1000, ta, tb, MAKES[then])
-    return rs_wgmma._launch(t, r, H200), r
+    return rs_wgmma.rs_launch(t, r, H200), r
 
 
 def is_new(t: WgmmaTiling, ta: bool, tb: bool, then: str) -> bool:
@@ -224,5 +224,5 @@ def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
 @pytest.mark.parametrize("n", [1000, 1001])
 def test_parts_compile_without_spills_or_serialized_products(name, ta, tb, n):
     t, r = next(t for t in RS_TILINGS if str(t) == name), rs_product(1000, n, 4096, ta, tb)
-    made = engine.compile_launch(rs_wgmma._launch(t, r, H200, KSplit(4, 1024)), r, H200.target)
+    made = engine.compile_launch(rs_wgmma.rs_launch(t, r, H200, KSplit(4, 1024)), r, H200.target)
     assert_clean(t, made)

@@ -38,7 +38,8 @@ from wgmma_cases import (
 import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm import wgmma_results
+from aicf.cuda_kernels.gemm.operands.tma import operands_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, WgmmaTiling
 from aicf.cuda_kernels.hopper.scheduler import grouped_raster
 from aicf.cuda_kernels.hopper.units import SUBTILE_BYTES
@@ -113,7 +114,7 @@ def test_needs_hopper_itself():
 ])  # fmt: skip
 def test_takes_either_order(r, fast):
     assert all(v.supported(r, H200) is None for v in VARIANTS.values())
-    assert tuple(o.k_major for o in gemm_wgmma.operands(r)) == fast
+    assert tuple(o.k_major for o in operands_of(r)) == fast
 
 
 @pytest.mark.spec("D9")
@@ -129,7 +130,7 @@ def test_a_shared_operand_has_no_axis_of_the_batch(name, a_map, b_map):
     """Of which the pitch would be 0, which no map has."""
     r = batches(40, 48, 56)[name]
     assert all(v.supported(r, H200) is None for v in VARIANTS.values())
-    maps = [o.map(r, 64) for o in gemm_wgmma.operands(r)]
+    maps = [o.map(64) for o in operands_of(r)]
     assert [(m.extents, m.pitches) for m in maps] == [a_map, b_map]
 
 
@@ -148,7 +149,7 @@ def test_a_shared_operand_has_no_axis_of_the_batch(name, a_map, b_map):
     (product(64, 64, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), given={"rng": desc((2,), i64)}), 0),
 ])  # fmt: skip
 def test_how_results_leave(r, boxes):
-    assert wgmma_cost.staged(WgmmaTiling(64, 128, 1), r) == boxes
+    assert wgmma_results.staged(WgmmaTiling(64, 128, 1), r) == boxes
 
 
 # --- what a block is made of ------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ def test_groups_of_rows_are_about_as_high_as_what_runs_at_once_is_wide():
 
 
 def compiled(t: WgmmaTiling, r: RegionSpec):
-    launch = gemm_wgmma.launch(t, r, H200)
+    launch = gemm_wgmma.gemm_launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
     found_clean(launch, r, H200.target)
@@ -256,7 +257,7 @@ def region_of(order: tuple[bool, bool], dtype: DType, then: str) -> RegionSpec:
 
 def is_new(t: WgmmaTiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool:
     r = region_of(order, dtype, then)
-    return are_new([gemm_wgmma.launch(t, r, H200)], r, H200.target)
+    return are_new([gemm_wgmma.gemm_launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")
@@ -311,14 +312,14 @@ def test_compiles_what_takes_the_most_registers(t):
 @pytest.mark.spec("A15")
 def test_strict_epilogues_call_the_functions_that_ops_call_alone():
     """Those that are as exact as halves need them give other last bits."""
-    assert {name for name, _ in functions()} == wgmma_cost.SHORTENED
+    assert {name for name, _ in functions()} == wgmma_results.SHORTENED
     t = WgmmaTiling(128, 128, 2, ping_pong=True)
     for strict in (False, True):
         r = replace(activated(1000, 1000, 1000, keep=("d",)), strict=strict)
         compiled(t, r)
-        assert (wgmma_cost.staged(t, r) == 0) == strict
+        assert (wgmma_results.staged(t, r) == 0) == strict
     relu = replace(stashed(1000, 1000, 1000), strict=True)
-    assert wgmma_cost.staged(t, relu), "what has no such function still leaves in boxes"
+    assert wgmma_results.staged(t, relu), "what has no such function still leaves in boxes"
 
 
 COOPERATIVE = {

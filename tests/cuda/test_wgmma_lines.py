@@ -34,7 +34,7 @@ from wgmma_cases import (
 
 import aicf
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm import wgmma_results
 from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.registry.select import select
@@ -94,16 +94,16 @@ ROW = ("u", "bias_add", "y", "row")
     (mapped(64, 131, 64, ("d", "dropout", "y", "rng", {"rate": 0.5, "layer": 0}), rng=desc((2,), i64)), False),
 ])  # fmt: skip
 def test_which_results_leave_in_lines(r, taken):
-    assert wgmma_cost.in_lines(r) == taken
-    assert not taken or wgmma_cost.staged(SMALL, r) == 1
+    assert wgmma_results.in_lines(r) == taken
+    assert not taken or wgmma_results.staged(SMALL, r) == 1
 
 
 def test_operands_by_column_that_are_not_aligned_have_to_be_preloaded():
     """There is room for two of 128 columns, for one of 256."""
     odd, even = (two_rows(64, n, 64) for n in (131, 132))
-    assert wgmma_cost.in_lines(odd) and wgmma_cost.in_lines(even)
-    assert [wgmma_cost.staged(t, odd) for t in (SMALL, WIDE)] == [1, 0]
-    assert [wgmma_cost.staged(t, even) for t in (SMALL, WIDE)] == [1, 1]
+    assert wgmma_results.in_lines(odd) and wgmma_results.in_lines(even)
+    assert [wgmma_results.staged(t, odd) for t in (SMALL, WIDE)] == [1, 0]
+    assert [wgmma_results.staged(t, even) for t in (SMALL, WIDE)] == [1, 1]
 
 
 # --- on the model -----------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def run_between_guards(
     ins = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
     memory = np.full(out.numel + 2 * guard, np.nan).astype(out.dtype.numpy)
     first = guard + shift
-    model, launch = machine(seed), gemm_wgmma.launch(t, r, H200)
+    model, launch = machine(seed), gemm_wgmma.gemm_launch(t, r, H200)
     model.launch(launch, [x.ravel() for x in ins], [memory[first:]], t.cluster)
     got = memory[first : first + out.numel].reshape(out.shape)
     assert_close(Case("", r, tolerance=HALVES[out.dtype]), [got], reference(Case("", r), ins))
@@ -170,7 +170,7 @@ def test_results_begin_anywhere(t, m, n):
     """More tiles than blocks, and fewer columns than a line; results aligned to a half."""
     dtype = random.choice((f16, bf16))
     r = of_alignment(rows_of(m, n, 72, dtype), 2)
-    assert wgmma_cost.staged(t, r) == 1
+    assert wgmma_results.staged(t, r) == 1
     run_between_guards(t, r, random.randrange(64))
 
 
@@ -199,7 +199,7 @@ def test_epilogues(t, make):
     """Nothing outside of an operand is read: a bias of odd length ends in half of a word."""
     for n in (131, 65):
         r = make(t.m + 3, n)
-        if wgmma_cost.staged(t, r):
+        if wgmma_results.staged(t, r):
             run(t, r, random.randrange(2**32), 2 * t.together, tolerance=HALVES[r.results[0].dtype])
 
 
@@ -207,8 +207,8 @@ def test_epilogues(t, make):
 def test_a_bias_of_odd_length_is_distributed():
     r = activated(67, 131, 72, tb=True, keep=("d",), act="relu")
     t = WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 112))
-    epilogue = gemm_wgmma.epilogue_arguments(t, r, None)[0]
-    assert wgmma_cost.staged(t, r) == 1 and epilogue.width == 1 and lane_distributed(t, epilogue, (0,))
+    epilogue = wgmma_results.direct_results(t, r).finish
+    assert wgmma_results.staged(t, r) == 1 and epilogue.width == 1 and lane_distributed(t, epilogue, (0,))
     run(t, r, random.randrange(2**32), tolerance=HALVES[f16])
 
 
@@ -246,7 +246,7 @@ LOGITS = [(t, bf16, "plain") for t in TILINGS if str(t) in ("128x128_pingpong", 
 
 def is_new(t: WgmmaTiling, dtype: DType, then: str) -> bool:
     r = EPILOGUES[then](1000, 1001, 1000, dtype)
-    return wgmma_cost.staged(t, r) > 0 and are_new([gemm_wgmma.launch(t, r, H200)], r, H200.target)
+    return wgmma_results.staged(t, r) > 0 and are_new([gemm_wgmma.gemm_launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")
@@ -254,7 +254,7 @@ def is_new(t: WgmmaTiling, dtype: DType, then: str) -> bool:
 @pytest.mark.parametrize("t, dtype, then", CODE if ALL else LOGITS, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, dtype, then):
     r = EPILOGUES[then](1000, 1001, 1000, dtype)
-    if wgmma_cost.staged(t, r):
+    if wgmma_results.staged(t, r):
         compiled(t, r)
 
 

@@ -28,6 +28,7 @@ from wgmma_cases import (
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm.schedule import persistent
 from aicf.cuda_kernels.gemm.wgmma_scheduler import counter_of, placer_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
@@ -39,7 +40,7 @@ PINGPONG, SHARED = WgmmaTiling(64, 64, 2, ping_pong=True, narrow_n=56), WgmmaTil
 def launch(t: WgmmaTiling, r: RegionSpec, narrow_tiles: int, monkeypatch: pytest.MonkeyPatch):
     """With so many narrow tiles in a row, whatever they are good for."""
     monkeypatch.setattr(wgmma_cost, "narrow_tiles", lambda *asked: narrow_tiles)
-    return gemm_wgmma.launch(t, r, H200)
+    return gemm_wgmma.gemm_launch(t, r, H200)
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -88,7 +89,7 @@ CODE = list(itertools.product(gemm_wgmma.MIXED_WIDTHS, TRANSPOSES, HALVES, MAPS)
 @pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else CODE[:: len(CODE) // 4], ids=str)
 def test_compiles_without_spills_or_serialized_products(t, order, dtype: DType, then):
     r = EPILOGUES[then](4096, 4096, 4096, dtype=dtype, ta=order[0], tb=order[1])
-    made = gemm_wgmma.launch(t, r, H200)
+    made = gemm_wgmma.gemm_launch(t, r, H200)
     assert_clean(t, engine.compile_launch(made, r, H200.target))
 
 
@@ -99,8 +100,8 @@ def test_they_fill_the_last_wave():
     (t,) = gemm_wgmma.MIXED_WIDTHS
     for size, narrow_tiles, wide, narrow in ((4096, 16, 5, 3), (8192, 32, 17, 15), (2048, 0, 2, 0)):
         r = product(size, size, size, tb=True)
-        assert wgmma_cost.narrow_tiles(t, r, H200) == narrow_tiles
-        assert wgmma_cost.busiest_columns(t, r, H200, narrow_tiles) == 128 * wide + 120 * narrow
+        assert persistent.narrow_tiles(t, r, H200) == narrow_tiles
+        assert persistent.busiest_columns(t, r, H200, narrow_tiles) == 128 * wide + 120 * narrow
 
 
 def test_refuses_with_the_value_seen():

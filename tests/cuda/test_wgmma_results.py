@@ -29,7 +29,7 @@ from wgmma_cases import (
 )
 
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm import wgmma_results
 from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed, preloaded_reads
 from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WgmmaTiling
 from aicf.cuda_kernels.hopper.units import WARPS
@@ -57,7 +57,7 @@ def run_with_sums(t: WgmmaTiling, r: RegionSpec, seed: int = 0, machine: type[Ma
     arrays = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
     lines = -(-m // t.rows) * WARPS
     outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
-    launch = gemm_wgmma.launch(t, r, H200)
+    launch = gemm_wgmma.gemm_launch(t, r, H200)
     launch = dataclasses.replace(launch, args=in_place_of_the_workspace(launch.args, Out(len(outs))))
     written = np.full(lines * n, np.nan, np.float32)
     machine(seed).launch(launch, [a.ravel() for a in arrays], [*outs, written], t.cluster)
@@ -74,14 +74,14 @@ def run_with_sums(t: WgmmaTiling, r: RegionSpec, seed: int = 0, machine: type[Ma
 def test_several_results_leave_in_boxes(t, dtype):
     """More subtiles than buffers, tiles that hang over both ways."""
     r = activated(t.m * t.cluster + 8, t.n + 72, 72, dtype, act="relu")
-    assert wgmma_cost.staged(t, r) == 2
+    assert wgmma_results.staged(t, r) == 2
     run(t, r, random.randrange(2**32))
 
 
 @pytest.mark.sample(1, pool="on the model")
 def test_three_results_leave_in_boxes():
     r = every_value(Product(72, 136, 72, f16))
-    assert wgmma_cost.staged(SMALL, r) == 3
+    assert wgmma_results.staged(SMALL, r) == 3
     run(SMALL, r, tolerance=HALVES[f16])
 
 
@@ -94,7 +94,7 @@ def test_columns_are_added_up_beside_the_product(t, n, boxes, dtype):
     """In boxes and in runs; rows outside add nothing, nor do tiles of a cluster that lie outside altogether."""
     for m in (200, 8):
         r = backward(m, n, 72, dtype, act="relu", tb=True)
-        assert not boxes or t.row_blocks > 1 or wgmma_cost.staged(t, r)
+        assert not boxes or t.row_blocks > 1 or wgmma_results.staged(t, r)
         run_with_sums(t, r, random.randrange(2**32))
 
 
@@ -110,7 +110,7 @@ def test_columns_are_added_up_beside_the_product(t, n, boxes, dtype):
     (batches(64, 64, 64)["alone"], ()),
 ])  # fmt: skip
 def test_which_operands_come_in_boxes(r, positions):
-    assert wgmma_cost.tma_sources(r) == positions
+    assert wgmma_results.tma_sources(r) == positions
 
 
 WIDE = WgmmaTiling(64, 192, 2, ping_pong=True)  # three subtiles of a tile, in two places
@@ -164,8 +164,8 @@ DEALT = {
 
 
 def are_distributed(t: WgmmaTiling, r: RegionSpec) -> bool:
-    epilogue = gemm_wgmma.epilogue_arguments(t, r, None)[0]
-    return wgmma_cost.staged(t, r) > 0 and lane_distributed(t, epilogue, preloaded_reads(t, epilogue))
+    epilogue = wgmma_results.direct_results(t, r).finish
+    return wgmma_results.staged(t, r) > 0 and lane_distributed(t, epilogue, preloaded_reads(t, epilogue))
 
 
 @pytest.mark.sample(2, pool="on the model")

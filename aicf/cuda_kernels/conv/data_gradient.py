@@ -13,7 +13,6 @@ from ...registry.variant import (
     In,
     KernelVariant,
     Launch,
-    Num,
     Reject,
     TensorMap,
     at_most,
@@ -21,10 +20,12 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import i32
 from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
+from ..gemm.operands.tma import Operands
+from ..gemm.schedule.persistent import clusters
+from ..gemm.wgmma_results import results_of
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT
 from .wgmma import checks, geometry_in, padded_k, window_map, windows_in
@@ -66,7 +67,7 @@ def _data_gradient(tiling: WgmmaTiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield at_most("blocks", wgmma_cost.clusters(tiling, region), 2**31 - 1)
+            yield at_most("blocks", clusters(tiling, region), 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.cost(tiling, region, device, k=padded_k(region))
@@ -77,38 +78,26 @@ def _data_gradient(tiling: WgmmaTiling) -> KernelVariant:
     return DataGradientWgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
+def _maps(tiling: WgmmaTiling, region: RegionSpec) -> tuple[TensorMap, ...]:
     p, _ = gemm_problem.read(region)
     dy, size, tile = region.operands[p.a], p.dtype.itemsize, k_tile(p.dtype)
     o = dy.shape[-1]
     windows = window_map(In(p.a), dy, windows_in(region), (tile, tiling.m))
     places, rows = (p.n, p.k // o, o), (p.n * size, p.k // o * p.n * size)
-    return [windows, TensorMap(In(p.b), p.dtype, places, rows, (ATOM, 1, tile))]
+    return windows, TensorMap(In(p.b), p.dtype, places, rows, (ATOM, 1, tile))
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Launch:
-    from ..gemm.wgmma_body import wgmma
-    from .producer import windows_by_channels
+    from .producer import DATA_GRADIENT
 
-    boxes = wgmma_cost.staged(tiling, region)
-    finish, others, (m, n, _), scales = gemm_wgmma.epilogue_arguments(tiling, region, None)
-    lines = boxes > 0 and wgmma_cost.in_lines(region)
-    by_tma = boxes > 0 and not lines
-    sources = wgmma_cost.tma_sources(region) if by_tma else ()
-    maps = _maps(tiling, region)
-    if by_tma:
-        maps += gemm_wgmma.result_boxes(region, sources)
+    p, _ = gemm_problem.read(region)
     # places of the kernel in reverse
     last, across = prod(windows_in(region).window) - 1, windows_in(region).window[-1]
-    numbers = padded_k(region), *geometry_in(region), last, -1, -across, 0
-    sizes = (m, n, *(Num(number, i32) for number in numbers))
-    tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
-    body = wgmma(
-        tiling, True, False, finish, boxes, tma_sources=sources, lines=lines,
-        producing=windows_by_channels(tiling, finish, tiling.stages(boxes), True), name="data_gradient_wgmma",
+    sizes = p.m, p.n, padded_k(region), *geometry_in(region), last, -1, -across, 0
+    operands = Operands(_maps(tiling, region), b=(False, ()), producing=DATA_GRADIENT)
+    return gemm_wgmma.launch(
+        tiling, device, operands, results_of(tiling, region), sizes, clusters(tiling, region), name="data_gradient_wgmma"
     )  # fmt: skip
-    arguments = tuple(maps), others, sizes, scales
-    return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(boxes), 1)
 
 
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or near it.

@@ -10,6 +10,7 @@ A box of windows goes on from a row of them to the next one, and to the next ima
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 from ..dsl import device, int32, uint32
@@ -111,6 +112,10 @@ def windows_by_channels(tiling: WgmmaTiling, epilogue: Epilogue, stages: int, tr
             work_tile = uint32(work_tile + apart)
 
     return device(produce)
+
+
+CONVOLUTION = functools.partial(windows_by_channels, transposed=False)
+DATA_GRADIENT = functools.partial(windows_by_channels, transposed=True)
 
 
 def places_of_kernel(at: int, transposed: bool) -> tuple[Any, Any, Any]:

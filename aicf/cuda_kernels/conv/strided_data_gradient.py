@@ -18,7 +18,6 @@ from ...registry.variant import (
     Checks,
     KernelVariant,
     Launch,
-    Num,
     Out,
     Reject,
     TensorMap,
@@ -32,12 +31,15 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc, TensorSpec, bf16, f16, i32
+from ...types import TensorDesc, TensorSpec, bf16, f16
 from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
+from ..gemm.operands.tma import Operands
 from ..gemm.schedule import split_k as gemm_split
+from ..gemm.schedule.persistent import clusters
 from ..gemm.wgmma_cost import Leaving
+from ..gemm.wgmma_results import Results
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
 from .problem import ConvolutionProblem, given, pointers, read
@@ -195,7 +197,7 @@ def _strided(tiling: WgmmaTiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            blocks = max(wgmma_cost.clusters(tiling, product(region, phase)) for phase in phases(region))
+            blocks = max(clusters(tiling, product(region, phase)) for phase in phases(region))
             yield at_most("blocks", blocks, 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
@@ -207,7 +209,7 @@ def _strided(tiling: WgmmaTiling) -> KernelVariant:
     return StridedDataGradientWgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _maps(tiling: WgmmaTiling, region: RegionSpec, phase: Phase) -> list[TensorMap]:
+def _maps(tiling: WgmmaTiling, region: RegionSpec, phase: Phase) -> tuple[TensorMap, ...]:
     p, (dy_at, w_at), size = read(region), pointers(region), read(region).dtype.itemsize
     tile, extents = k_tile(p.dtype), (p.o, *_made(p), p.images)
     pitches = [p.o * size]
@@ -218,12 +220,11 @@ def _maps(tiling: WgmmaTiling, region: RegionSpec, phase: Phase) -> list[TensorM
         dy_at, p.dtype, extents, tuple(pitches), (tile, tiling.m), first=first, last=last, steps=(1,) * AXES
     )  # fmt: skip
     places, rows = (p.c, p.places, p.o), (p.c * size, p.places * p.c * size)
-    return [windows, TensorMap(w_at, p.dtype, places, rows, (ATOM, 1, tile))]
+    return windows, TensorMap(w_at, p.dtype, places, rows, (ATOM, 1, tile))
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: DeviceSpec) -> Launch:
-    from ..gemm.wgmma_body import wgmma
-    from .producer import windows_by_channels
+    from .producer import DATA_GRADIENT
     from .strided_results import strided_results
 
     p, of, (y, x) = read(region), product(region, phase), phase
@@ -234,21 +235,14 @@ def _launch(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: Devic
     places = y.place * across + x.place, -x.back, -y.back * across, begin
     pitches = prod(p.sizes) * p.c, steps_y * wide, steps_x * p.c
     m, k = p.images * y.elements * x.elements, padded_k(p, phase)
-    sizes = tuple(Num(n, i32) for n in (m, p.c, k, *geometry, *places, *pitches))
     finish = gemm_problem.epilogue(of, 2, tiling.rows, WARPS)
-    offset = (y.offset * wide + x.offset * p.c) * p.dtype.itemsize
-    body = wgmma(
-        tiling, True, False, finish, 1, producing=windows_by_channels(tiling, finish, tiling.stages(1), True),
-        resulting=strided_results(tiling, finish), name="data_gradient_strided_wgmma",
+    outs = (), (), (), (Out(0, (y.offset * wide + x.offset * p.c) * p.dtype.itemsize),), ()
+    results = Results(finish, outs, gemm_split.UNSCALED, staged=1, storing=strided_results)
+    operands = Operands(_maps(tiling, region, phase), b=(False, ()), producing=DATA_GRADIENT)
+    return gemm_wgmma.launch(
+        tiling, device, operands, results, (m, p.c, k, *geometry, *places, *pitches), clusters(tiling, of),
+        name="data_gradient_strided_wgmma",
     )  # fmt: skip
-    tiles = min(wgmma_cost.clusters(tiling, of), wgmma_cost.resident(tiling, device))
-    arguments = (
-        tuple(_maps(tiling, region, phase)),
-        ((), (), (), (Out(0, offset),), ()),
-        sizes,
-        gemm_split.UNSCALED,
-    )
-    return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(1), 1)
 
 
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or near it.

@@ -4,7 +4,6 @@ the windows, and then the sum of these. Channels last; no im2col in memory."""
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import schema_of
@@ -13,7 +12,6 @@ from ...registry.variant import (
     Checks,
     KernelVariant,
     Launch,
-    Num,
     Reject,
     TensorMap,
     WindowMap,
@@ -26,11 +24,14 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc, TensorSpec, bf16, f16, f32, i32
+from ...types import TensorDesc, TensorSpec, bf16, f16, f32
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
+from ..gemm.operands.tma import Operands
 from ..gemm.schedule import split_k as gemm_split
+from ..gemm.schedule.persistent import clusters, resident
 from ..gemm.schedule.split_k import KSplit
+from ..gemm.wgmma_results import Results
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT
 from .gradients import sum_cost, sum_launch
@@ -98,7 +99,7 @@ def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> t
     """The number of splits of the windows that is predicted to be fastest."""
     p, of = read(region), product(region)
     partial = 4 * p.o * padded_n(p)
-    at_once, tiles = wgmma_cost.resident(tiling, device), wgmma_cost.clusters(tiling, of)
+    at_once, tiles = resident(tiling, device), clusters(tiling, of)
     fills = [max(1, waves * at_once // tiles) for waves in WAVES]
     wanted = {n for n in (*SPLITS, *fills) if n == 1 or (n * partial <= MOST_BYTES and n <= fills[-1])}
     costs = []
@@ -137,7 +138,7 @@ def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield at_most("blocks", 64 * wgmma_cost.clusters(tiling, product(region)), 2**31 - 1)
+            yield at_most("blocks", 64 * clusters(tiling, product(region)), 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return best_split(tiling, region, device)[0]
@@ -155,28 +156,23 @@ def _weight_gradient(tiling: WgmmaTiling) -> KernelVariant:
     return WeightGradientWgmma  # type: ignore[return-value]  # `variant` has made a record of the class
 
 
-def _maps(region: RegionSpec) -> list[TensorMap]:
+def _maps(region: RegionSpec) -> tuple[TensorMap, ...]:
     p, (x_at, dy_at), (x, _) = read(region), pointers(region), given(region)
     tile = k_tile(p.dtype)
     rows = TensorMap(dy_at, p.dtype, (p.o, p.rows), p.o * p.dtype.itemsize, (ATOM, tile))
-    return [rows, window_map(x_at, x, p.windows, (ATOM, tile))]
+    return rows, window_map(x_at, x, p.windows, (ATOM, tile))
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
-    from ..gemm.wgmma_body import wgmma
     from .producer import windows_by_rows
 
     p, of = read(region), product(region)
-    finish: Any = gemm_split.raw(of, 2)
-    geometry = geometry_of(p.windows, p.sizes, cdiv(p.c, ATOM))
-    sizes = tuple(Num(n, i32) for n in (p.o, padded_n(p), p.rows, split.k, *geometry))
-    body = wgmma(
-        tiling, False, False, finish, 0, producing=windows_by_rows(tiling, finish, tiling.stages(0)),
-        name="weight_gradient_wgmma",
+    sizes = p.o, padded_n(p), p.rows, split.k, *geometry_of(p.windows, p.sizes, cdiv(p.c, ATOM))
+    operands = Operands(_maps(region), (False, ()), (False, ()), producing=windows_by_rows)
+    results = Results(gemm_split.raw(of, 2), gemm_split.PARTIAL, gemm_split.UNSCALED)
+    return gemm_wgmma.launch(
+        tiling, device, operands, results, sizes, clusters(tiling, of) * split.number, name="weight_gradient_wgmma"
     )  # fmt: skip
-    tiles = min(wgmma_cost.clusters(tiling, of) * split.number, wgmma_cost.resident(tiling, device))
-    arguments = tuple(_maps(region)), gemm_split.PARTIAL, sizes, gemm_split.UNSCALED
-    return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(0), 1)
 
 
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or near it.

@@ -14,7 +14,6 @@ from ...registry.variant import (
     In,
     KernelVariant,
     Launch,
-    Num,
     Reject,
     TensorMap,
     WindowMap,
@@ -25,10 +24,13 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc, bf16, f16, i32
+from ...types import TensorDesc, bf16, f16
 from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
+from ..gemm.operands.tma import Operands
+from ..gemm.schedule.persistent import clusters
+from ..gemm.wgmma_results import results_of
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import TMA_ALIGNMENT
 from .producer import Geometry
@@ -117,7 +119,7 @@ def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield at_most("blocks", wgmma_cost.clusters(tiling, region), 2**31 - 1)
+            yield at_most("blocks", clusters(tiling, region), 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.cost(tiling, region, device, k=padded_k(region))
@@ -141,12 +143,12 @@ def window_map(source: In, x: TensorDesc, of: Windows, box: tuple[int, int]) -> 
     return WindowMap(source, x.dtype, extents, tuple(pitches), box, first=first, last=last, steps=steps)
 
 
-def _maps(tiling: WgmmaTiling, region: RegionSpec) -> list[TensorMap]:
+def _maps(tiling: WgmmaTiling, region: RegionSpec) -> tuple[TensorMap, ...]:
     p, _ = gemm_problem.read(region)
     x, w, tile, size = region.operands[p.a], region.operands[p.b], k_tile(p.dtype), p.dtype.itemsize
     channels, windows = x.shape[-1], window_map(In(p.a), x, windows_in(region), (tile, tiling.m))
     places, rows = (channels, p.k // channels, w.shape[0]), (channels * size, p.k * size)
-    return [windows, TensorMap(In(p.b), p.dtype, places, rows, (tile, 1, tiling.n))]
+    return windows, TensorMap(In(p.b), p.dtype, places, rows, (tile, 1, tiling.n))
 
 
 def geometry_of(of: Windows, sizes: tuple[int, ...], chunks: int) -> Geometry:
@@ -171,25 +173,14 @@ def geometry_in(region: RegionSpec) -> Geometry:
 
 
 def _launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Launch:
-    from ..gemm.wgmma_body import wgmma
-    from .producer import windows_by_channels
+    from .producer import CONVOLUTION
 
-    boxes = wgmma_cost.staged(tiling, region)
-    finish, others, (m, n, _), scales = gemm_wgmma.epilogue_arguments(tiling, region, None)
-    lines = boxes > 0 and wgmma_cost.in_lines(region)
-    by_tma = boxes > 0 and not lines
-    sources = wgmma_cost.tma_sources(region) if by_tma else ()
-    maps = _maps(tiling, region)
-    if by_tma:
-        maps += gemm_wgmma.result_boxes(region, sources)
-    sizes = (m, n, Num(padded_k(region), i32), *(Num(number, i32) for number in geometry_in(region)))
-    tiles = min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
-    body = wgmma(
-        tiling, True, True, finish, boxes, tma_sources=sources, lines=lines,
-        producing=windows_by_channels(tiling, finish, tiling.stages(boxes), False), name="convolution_wgmma",
+    p, _ = gemm_problem.read(region)
+    sizes = p.m, p.n, padded_k(region), *geometry_in(region)
+    return gemm_wgmma.launch(
+        tiling, device, Operands(_maps(tiling, region), producing=CONVOLUTION), results_of(tiling, region), sizes,
+        clusters(tiling, region), name="convolution_wgmma",
     )  # fmt: skip
-    arguments = tuple(maps), others, sizes, scales
-    return Launch(body, (tiles,), (tiling.threads,), arguments, tiling.shared(boxes), 1)
 
 
 WHOLE = tuple(t for t in TILINGS if t.together == 1)

@@ -15,10 +15,10 @@ from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import f32
 from . import problem
-from . import wgmma as gemm_wgmma
 from .fma_tiling import RUN, WARP_TILE, FmaTiling, Order
+from .operands.tma import TmaOperand, operands_of
 from .schedule import split_k
-from .wgmma import EXTENT, TmaOperand
+from .wgmma import EXTENT
 
 # What follows was measured on an H200, and so were tilings' efficiencies.
 
@@ -54,7 +54,7 @@ def _checks(region: RegionSpec) -> Checks:
     yield at_least("least extent", min(p.m, p.n, p.k), 1)
     yield at_most("greatest extent", max(p.m, p.n, p.k), EXTENT)
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, WARP_TILE) * cdiv(p.n, WARP_TILE), EXTENT)
-    made = gemm_wgmma.operands(region, either=True)
+    made = operands_of(region, either=True)
     yield made if isinstance(made, Reject) else None
 
 
@@ -100,7 +100,7 @@ def launch(tile: FmaTiling, region: RegionSpec, split: split_k.KSplit | None = N
     """Of the whole product, or of splits of k."""
     from .fma_body import fma
 
-    both = gemm_wgmma.operands(region, either=True)
+    both = operands_of(region, either=True)
     assert not isinstance(both, Reject)
     a, b = both
     finish, (_, _, operands, sizes, *_, scales) = split_k.parts(region, RUN, tile.m, split)

@@ -15,7 +15,9 @@ from ...types import BASIC, i8, u8
 from . import packed as gemm_packed
 from . import problem, wgmma_cost
 from . import wgmma as gemm_wgmma
+from .operands.tma import operands_of
 from .packed import Packed
+from .schedule.persistent import clusters
 from .wgmma_tiling import TILINGS, WgmmaTiling
 
 TYPES = BASIC | {i8, u8}
@@ -35,7 +37,7 @@ def _checks(region: RegionSpec) -> Checks:
     p, _ = problem.read(region)
     if p.dtype not in (i8, u8):
         yield Reject("dtype", f"a is {p.dtype}, this one is for i8 and u8")
-    made = gemm_wgmma.operands(region)
+    made = operands_of(region)
     yield made if isinstance(made, Reject) else None
 
 
@@ -54,13 +56,13 @@ def _int8(tiling: WgmmaTiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield at_most("blocks", wgmma_cost.clusters(tiling, region) * tiling.together, 2**31 - 1)
+            yield at_most("blocks", clusters(tiling, region) * tiling.together, 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.cost(tiling, region, device)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [gemm_wgmma.launch(tiling, region, device)]
+            return [gemm_wgmma.gemm_launch(tiling, region, device)]
 
     return Int8  # type: ignore[return-value]  # `variant` has made a record of the class
 

@@ -34,6 +34,7 @@ from . import fma as gemm_fma
 from . import mma as gemm_mma
 from . import pack, problem, simt
 from . import wgmma as gemm_wgmma
+from .operands.tma import each_operand
 
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
@@ -60,7 +61,7 @@ def packed(region: RegionSpec) -> Packed | Reject:
     if not p.m * p.n * p.k * p.count:
         return Reject("empty", f"nothing to copy of {p.count} products {p.m}x{p.n}x{p.k}")
     indices = p.a, p.b
-    both = gemm_wgmma.each_operand(region, _either(p))
+    both = each_operand(region, _either(p))
     made = with_copies(region, p, {i for i, o in zip(indices, both) if isinstance(o, Reject)})
     if len(problem.read(made.region)[0].batch) > problem.BATCH_AXES:
         made = with_copies(region, p, set(indices))

@@ -14,9 +14,11 @@ from ...types import f32
 from . import packed as gemm_packed
 from . import problem, wgmma_cost
 from . import wgmma as gemm_wgmma
+from .operands.tma import Operands, TmaOperand, operands_of
 from .packed import Packed
 from .schedule import split_k as gemm_split
-from .wgmma import TmaOperand
+from .schedule.persistent import clusters
+from .wgmma_results import direct_results, partial_sums
 from .wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 
 BOTH = "k of both"  # a condition
@@ -31,7 +33,7 @@ PACKED = "128x256 rs", "128x128 rs", "64x64 rs", "128x128 rs split"
 @lru_cache(maxsize=256)
 def rs_operands(region: RegionSpec) -> tuple[TmaOperand, TmaOperand] | Reject:
     """(the operand that goes through registers, the other one), of a region that is a product."""
-    both = gemm_wgmma.operands(region, either=True)
+    both = operands_of(region, either=True)
     if isinstance(both, Reject):
         return both
     a, b = both
@@ -74,13 +76,13 @@ def _rs(tiling: WgmmaTiling) -> KernelVariant:
         """
 
         def accepts(region: RegionSpec) -> Checks:
-            yield at_most("blocks", wgmma_cost.clusters(tiling, region, _both(region)[0].name), 2**31 - 1)
+            yield at_most("blocks", clusters(tiling, region, _both(region)[0].name), 2**31 - 1)
 
         def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
             return wgmma_cost.cost(tiling, region, device, register_operand=_both(region)[0].name)
 
         def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [_launch(tiling, region, device)]
+            return [rs_launch(tiling, region, device)]
 
     return Rs  # type: ignore[return-value]  # `variant` has made a record of the class
 
@@ -92,7 +94,7 @@ def _split(tiling: WgmmaTiling) -> KernelVariant:
         return wgmma_cost.best_split(tiling, region, device, _both(region)[0].name)
 
     return gemm_split.split(
-        "gemm_wgmma", (tiling, "rs"), (tiling.m, tiling.n), lambda region: k_tile(f32), best, partial(_launch, tiling),
+        "gemm_wgmma", (tiling, "rs"), (tiling.m, tiling.n), lambda region: k_tile(f32), best, partial(rs_launch, tiling),
         needs=("sm_90a",), family=family,
     )  # fmt: skip
 
@@ -104,24 +106,21 @@ def _both(region: RegionSpec) -> tuple[TmaOperand, TmaOperand]:
     return both
 
 
-def _launch(
+def rs_launch(
     tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: gemm_split.KSplit | None = None
 ) -> Launch:
     """Of the whole product, or of splits of k."""
-    from .wgmma_body import wgmma
-
     first, second = _both(region)
-    maps = first.map(region, tiling.m), second.map(region, tiling.n), second.map(region, tiling.n, last=True)
-    finish, *arguments = gemm_wgmma.epilogue_arguments(tiling, region, split)
-    tiles = wgmma_cost.clusters(tiling, region, first.name) * (1 if split is None else split.number)
-    body = wgmma(tiling, False, True, finish, 0, first.axes, second.axes, (), first.name)
-    return Launch(
-        body,
-        (min(tiles, wgmma_cost.resident(tiling, device)),),
-        (tiling.threads,),
-        (maps, *arguments),
-        tiling.shared(0),
+    p, _ = problem.read(region)
+    maps = first.map(tiling.m), second.map(tiling.n)
+    operands = Operands(
+        maps, (False, first.axes), (True, second.axes), (second.map(tiling.n, last=True),), first.name
     )
+    sizes, tiles = (p.m, p.n, p.k, *p.batch), clusters(tiling, region, first.name)
+    if split is None:
+        return gemm_wgmma.launch(tiling, device, operands, direct_results(tiling, region), sizes, tiles)
+    sizes, tiles = (*sizes, split.k), tiles * split.number
+    return gemm_wgmma.launch(tiling, device, operands, partial_sums(region), sizes, tiles)
 
 
 # --- neither with k contiguous ----------------------------------------------------------------------------------------

@@ -50,32 +50,30 @@ from .wgmma_tiling import WgmmaTiling, k_tile
 @functools.cache
 def wgmma(
     tiling: WgmmaTiling,
-    a_k_major: bool,
-    b_k_major: bool,
+    a: Order,
+    b: Order,
     epilogue: Epilogue,
     staged: int,
-    a_axes: tuple[int, ...] = (),
-    b_axes: tuple[int, ...] = (),
     tma_sources: tuple[int, ...] = (),
     register_operand: str = "",
     lines: bool = False,
-    producing: Any = None,
-    resulting: Any = None,
+    producing: Callable[..., Any] | None = None,
+    storing: Callable[..., Any] | None = None,
     name: str = "gemm_wgmma",
 ) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: persistent blocks of one producer and `tiling.consumers` consumer warpgroups.
 
-    a_k_major, b_k_major  k is contiguous in memory; otherwise m or n is
+    a, b                whether k is contiguous in memory, otherwise m or n is; and the axes of the batch that it has a matrix for each index
+                        of: dimensions of its map after two
     register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see rs_wgmma_body.py
     staged              how many results are stored by way of shared memory, a box at a time: all or none; or how many operands
                         of the epilogue are loaded that way, if they are more; see wgmma_store.py
     lines               the one that is staged is stored by warps, not by TMA; see wgmma_lines.py
-    a_axes, b_axes      axes of the batch that a and b have a matrix for each index of: dimensions of their maps after two
     maps                of a and b, and of the results if TMA stores them: of a batch, with all of its matrices as a third dimension; and of the
                         sources, likewise; of the results of narrow tiles, and of their b if it is K-major; then of a's last tile,
                         if it is K-major, and of b's
-    producing           a producer of another family's, in the place of this one's
-    resulting           what results are made by, likewise
+    producing           `producing(tiling, epilogue, stages)`: a producer of another family's, in the place of this one's
+    storing             `storing(tiling, epilogue)`: what results are made by, likewise
     sizes               m, n, k; and the batch's; or how much of k makes a split, if the epilogue is of splits: each has m
                         rows of results; or how many tiles of a row are narrow, if the tiling has such
     """
@@ -88,10 +86,10 @@ def wgmma(
     dec_registers, inc_registers = registers(tiling.registers)
     griddepcontrol_launch = launch_dependents()
     each, columns_of = coords_of(epilogue).each, counter_of(tiling)
-    produce = producing or producer(tiling, (a_k_major, a_axes), (b_k_major, b_axes), epilogue, stages)
-    mainloop = mainloop_of(tiling, epilogue, a_k_major, b_k_major, staged, bool(register_operand))
-    if resulting:
-        results = resulting
+    produce = producing(tiling, epilogue, stages) if producing else producer(tiling, a, b, epilogue, stages)
+    mainloop = mainloop_of(tiling, epilogue, a[0], b[0], staged, bool(register_operand))
+    if storing:
+        results = storing(tiling, epilogue)
     elif register_operand:
         results = rs_results(tiling, epilogue, register_operand == "b")
     else:
@@ -121,10 +119,8 @@ def wgmma(
             inc_registers()
             consume(int32(warpgroup - 1), base, full, maps, walk, sizes, scales, operands)
 
-    order = ("k" if a_k_major else "m") + ("k" if b_k_major else "n")
-    walks = "".join(
-        f"_{name}{''.join(map(str, axes))}" for name, axes in (("a", a_axes), ("b", b_axes)) if axes
-    )
+    order = ("k" if a[0] else "m") + ("k" if b[0] else "n")
+    walks = "".join(f"_{of}{''.join(map(str, axes))}" for of, (_, axes) in (("a", a), ("b", b)) if axes)
     kernel.__name__ = (
         f"{name}_{tiling}_{order}{walks}{epilogue}"
         + "_lines" * lines

@@ -15,13 +15,14 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import L2_PER_SM, TRIP_US, Cost
 from ...registry.variant import cdiv
 from ...rows import RegionSpec
-from ...rows.program import Map
-from ...types import DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i8, u8
-from ..hopper.units import ATOM, TMA_ALIGNMENT, boxed
+from ...types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, u8
+from ..hopper.units import ATOM, boxed
 from . import problem
 from .schedule import split_k as gemm_split
+from .schedule.persistent import busiest_columns, clusters, mn_extents, narrow_tiles, resident, usable
 from .schedule.split_k import KSplit
-from .wgmma_tiling import EIGHT, MOST_WORDS, OF_C, WgmmaTiling, k_tile
+from .wgmma_results import in_lines, staged, tma_sources
+from .wgmma_tiling import WgmmaTiling, k_tile
 
 RATES = {
     f32: "tf32",
@@ -60,7 +61,6 @@ NEXT_SUBTILE_US = 0.8
 # those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
 # 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
 FIXUP_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
-QUARTETS = 10 / 11  # of the multiprocessors, that clusters of four may have: each lies in a GPC of 14 to 18
 AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
 CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
 # For a consumer to finish 64 x 64 results and send them off; where they are stored one by one; for each operand of the map, for one
@@ -77,12 +77,6 @@ LINES_US = 0.35  # a guess: for warps to store them in whole lines
 SUBTILE_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
 MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hides: Z kept at 4096³ took 5.5 us for 33 MB
 SLOWED = 0.12  # of what a turn group takes to finish results, that the one which multiplies meanwhile loses
-BOX_LOADS = 4  # of a map whose results are stored in boxes: four pairs are computed at once, and their operands take registers
-MOST_BOXES = 3  # results that are stored in boxes, and operands that are loaded so
-SHORTENED = frozenset(
-    {"tanh", "erfc", "logistic", "logistic2"}
-)  # functions that are others in boxes: tiles/pairs.py
-SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, and that a third result takes
 
 
 class Leaving(NamedTuple):
@@ -146,7 +140,7 @@ def cost(
         )
 
     # tiles of the busiest multiprocessor
-    most = tiles / _usable(tiling, device) if tiling.stream else cdiv(tiles, _usable(tiling, device))
+    most = tiles / usable(tiling, device) if tiling.stream else cdiv(tiles, usable(tiling, device))
     if tiling.narrow_n:
         most = busiest_columns(tiling, region, device, narrow_tiles(tiling, region, device)) / tiling.n
         alone, loop = alone + MIXED_WIDTHS_US, loop + MIXED_WIDTHS_US
@@ -160,7 +154,7 @@ def cost(
         beside = SLOWED * (each - SUBTILE_US - column_sums) + column_sums if stored else APART_US
         in_turn += most * subtiles * beside
     # the last results of all multiprocessors are stored at once
-    at_end = min(tiles, _usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
+    at_end = min(tiles, usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
     each_bytes = _result_bytes(region) if leaving is None else leaving.nbytes / (p.count * p.m * p.n)
     last_of_all = 0.0 if split else at_end * each_bytes / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
@@ -260,121 +254,6 @@ def _column_sums_us(region: RegionSpec) -> float:
     return SUM_SUBTILE_US * (problem.read(region)[1].core_input is not None)
 
 
-def staged(tiling: WgmmaTiling, region: RegionSpec) -> int:
-    """How many results are stored a box at a time, or operands loaded: all, if they can and there are registers for it, or none. What
-    computes with indices, as dropout does, takes them; and two blocks of rows leave fewer registers, since what they share is kept."""
-    stores = problem.epilogue_statistics(region).stores
-    tight = tiling.row_blocks > 1 or tiling.spare < SPARE + THIRD * (stores > 2)
-    if in_lines(region):
-        p, after = problem.read(region)
-        loads = len(after.loads) + (p.c is not None)
-        fit = _unaligned_columns(region) <= MOST_WORDS * EIGHT // tiling.columns
-    else:
-        loads, fit = _loads(region), True
-    if tiling.columns % ATOM or loads > (1 if tight else BOX_LOADS) or not fit:
-        return 0
-    return 1 if in_lines(region) else max(stores, len(tma_sources(region)))
-
-
-@lru_cache(maxsize=256)
-def in_lines(region: RegionSpec) -> bool:
-    """Whether its result, if staged, is stored by warps in whole lines, since TMA can't: one of halves, whose rows are not 16-byte aligned. Its
-    map reads pairs, as in boxes; of what is not aligned to them, one number for a row, or halves by column that are
-    preloaded. No function is another one: results have the bits that they have in runs."""
-    p, after = problem.read(region)
-    if len(after.stores) != 1 or after.core_input is not None or p.dtype.kind == "int":
-        return False
-    result = region.results[after.stores[0][1]]
-    by_tma = result.alignment >= TMA_ALIGNMENT and p.n * result.dtype.itemsize % TMA_ALIGNMENT == 0
-    if result.dtype not in (f16, bf16) or by_tma or _shortened(after):
-        return False
-    if any(load.operand is None for load in after.loads):
-        return False
-    return problem.in_runs(region, 2) or (p.c is None and _unaligned_columns(region) >= 0)
-
-
-@lru_cache(maxsize=256)
-def _unaligned_columns(region: RegionSpec) -> int:
-    """Loads by column of halves, where pairs are not aligned, so that all have to be preloaded; less than 0 if others walk along columns."""
-    if problem.in_runs(region, 2):
-        return 0
-    _, after = problem.read(region)
-    walking = [load for load in after.loads if load.strides[-1] != 0]
-    if any(load.strides[-2:] != (0, 1) or load.dtype not in (f16, bf16) for load in walking):
-        return -1
-    return len(walking)
-
-
-def _shortened(after: Map) -> bool:
-    """Whether it calls what is another function in boxes: strict takes the same wherever an op runs."""
-    return any(
-        not SHORTENED.isdisjoint(function.__code__.co_names) for function, *_ in after.expression.steps
-    )
-
-
-@lru_cache(maxsize=256)
-def _loads(region: RegionSpec) -> int:
-    """By threads, of an epilogue whose results may be stored in boxes, and what takes as many registers: sums of columns, and a third
-    result; more than any may have, if they may not."""
-    p, after = problem.read(region)
-    results = [region.results[position] for _, position in after.stores]
-    may = (
-        1 <= len(results) <= MOST_BOXES
-        and all(r.dtype in (f16, bf16) and r.alignment >= TMA_ALIGNMENT for r in results)
-        and p.n * f16.itemsize % TMA_ALIGNMENT == 0
-        and problem.in_runs(region, 2)
-        and all(load.operand is not None for load in after.loads)
-        and not (region.strict and _shortened(after))
-    )
-    more = (after.core_input is not None) + (len(results) > 2)
-    taken = len(after.loads) + (p.c is not None) - len(tma_sources(region)) + more
-    return taken if may else BOX_LOADS + 1
-
-
-@lru_cache(maxsize=256)
-def tma_sources(region: RegionSpec) -> tuple[int, ...]:
-    """Loads that may be of boxes, where results are stored so: of halves, as many as the results' elements, in 16-byte aligned rows
-    one after the other. Their positions, or OF_C."""
-    p, after = problem.read(region)
-    found = []
-    if p.c is not None and _boxed(region.operands[p.c], p.n, p.c_steps):
-        found.append(OF_C)
-    for position, load in enumerate(after.loads):
-        if load.operand is None or load.offset:
-            continue
-        if _boxed(region.operands[load.operand], p.n, load.strides):
-            found.append(position)
-    return tuple(found[:MOST_BOXES])
-
-
-def _boxed(operand: TensorDesc, n: int, strides: tuple[int, ...]) -> bool:
-    *batch, row, column = strides
-    apart = row * operand.dtype.itemsize
-    return (
-        operand.dtype in (f16, bf16) and operand.alignment >= TMA_ALIGNMENT and not batch
-        and column == 1 and row >= n and apart % TMA_ALIGNMENT == 0
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def narrow_tiles(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
-    """Narrow tiles in a row of tiles: as many as leave least to the busiest multiprocessor, in whole groups."""
-    p, _ = problem.read(region)
-    may = range(
-        0, p.n // tiling.n * tiling.narrow_group // (tiling.narrow_group - 1) + 1, tiling.narrow_group
-    )
-    return min(may, key=lambda count: busiest_columns(tiling, region, device, count))
-
-
-def busiest_columns(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, narrow_tiles: int) -> int:
-    """Columns of all tiles together of the busiest multiprocessor, with so many narrow tiles in a row, which are the last."""
-    p, _ = problem.read(region)
-    rows, columns, at_once = cdiv(p.m, tiling.m), cdiv(p.n, tiling.n), resident(tiling, device)
-    others = columns - narrow_tiles // tiling.narrow_group * (tiling.narrow_group - 1)
-    wide, every = cdiv(rows * others, at_once), cdiv(rows * (others + narrow_tiles), at_once)
-    return wide * tiling.n + (every - wide) * tiling.narrow_n
-
-
 @lru_cache(maxsize=4096)
 def best_split(
     tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, register_operand: str = ""
@@ -387,25 +266,3 @@ def best_split(
         for split in gemm_split.choices(p.k, most, k_tile(p.dtype))
     ]
     return min(costs, key=lambda pair: pair[0].us)
-
-
-def _usable(tiling: WgmmaTiling, device: DeviceSpec) -> int:
-    """Multiprocessors that clusters can be on."""
-    return int(device.sms * (QUARTETS if tiling.together > 2 else 1)) // tiling.together * tiling.together
-
-
-def resident(tiling: WgmmaTiling, device: DeviceSpec) -> int:
-    """Clusters that run at once."""
-    return _usable(tiling, device) * tiling.blocks // tiling.together
-
-
-def clusters(tiling: WgmmaTiling, region: RegionSpec, register_operand: str = "") -> int:
-    """Clusters' worth of tiles: one if there is nothing to do."""
-    m, n = mn_extents(region, register_operand)
-    return max(1, problem.read(region)[0].count * cdiv(m, tiling.m * tiling.cluster) * cdiv(n, tiling.n))
-
-
-def mn_extents(region: RegionSpec, register_operand: str = "") -> tuple[int, int]:
-    """Of the operands, the one in registers first: m and n."""
-    p, _ = problem.read(region)
-    return (p.n, p.m) if register_operand == "b" else (p.m, p.n)

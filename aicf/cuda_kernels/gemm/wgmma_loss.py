@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, Cost, roofline
@@ -29,7 +28,10 @@ from . import wgmma, wgmma_cost
 from .chain import Chain, Place, dense, moved, part, region_of
 from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunks_of
 from .linear_loss import ROWS as ROW_UNIT
+from .operands.tma import from_shared, operands_of
+from .schedule.persistent import clusters
 from .wgmma_cost import Leaving
+from .wgmma_results import Results
 from .wgmma_tiling import TILINGS, WgmmaTiling
 
 NAMES = "128x256", "256x128", "128x128_pingpong", "64x128_pingpong", "64x128", "64x64"
@@ -68,27 +70,16 @@ def logits_launch(
     tiling: WgmmaTiling,
     logits: RegionSpec,
     device: DeviceSpec,
-    epilogue: Any,
     ins: tuple[Place, Place],
-    operands: tuple[Any, ...],
-    more: tuple[Num, ...] = (),
-    boxes: tuple[TensorMap, ...] = (),
+    results: Results,
+    more: tuple[int, ...] = (),
 ) -> Launch:
-    """The GEMM with an epilogue of its own. boxes: of what it stores; operands: as that takes them; more: sizes behind m, n and k."""
-    from .wgmma_body import wgmma as body_of
-
-    both = wgmma.operands(logits)
+    """The GEMM with results of its own. more: sizes behind m, n and k."""
+    both = operands_of(logits)
     assert not isinstance(both, Reject)
     a, b = (replace(operand, source=at) for operand, at in zip(both, ins))
-    maps, last = wgmma.operand_maps(tiling, logits, a, b)
-    m, n, k = wgmma.extents(logits)
-    tiles = min(wgmma_cost.clusters(tiling, logits), wgmma_cost.resident(tiling, device))
-    sizes = *(Num(size, i32) for size in (m, n, k)), *more
-    arguments = (*maps, *boxes, *last), operands, sizes, ()
-    body = body_of(tiling, a.k_major, b.k_major, epilogue, len(boxes))
-    return Launch(
-        body, (tiles * tiling.together,), (tiling.threads,), arguments, tiling.shared(len(boxes)), tiling.together
-    )  # fmt: skip
+    sizes = *wgmma.extents(logits), *more
+    return wgmma.launch(tiling, device, from_shared(tiling, a, b), results, sizes, clusters(tiling, logits))
 
 
 def statistics_leave(tiling: WgmmaTiling, rows: int, classes: int, summed: bool) -> Leaving:
@@ -144,9 +135,9 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
         tiling, cost = tilings[count]
         given = moved(loss.at["labels"], labels, first)
         shifts, totals, sums = (*found, found[0])[:3]
-        operands = given, shifts, totals, picked, sums
+        statistics = Results(RowStatistics.of(x.dtype, summed), (given, shifts, totals, picked, sums), ())
         ins = moved(loss.at["x"], x, first), loss.at["weight"]
-        launch = logits_launch(tiling, logits, device, RowStatistics.of(x.dtype, summed), ins, operands)
+        launch = logits_launch(tiling, logits, device, ins, statistics)
         chain.launch(launch, cost)
         tiles = cdiv(classes, tiling.n)
         results = (moved(Out(i), number, first) for i in range(2))
@@ -204,8 +195,8 @@ class HopperGradients(GradientChain):
         pitch = self.pitch_of(c.classes) * dtype.itemsize
         box = TensorMap(self.g_at, dtype, (c.classes, c.rows), pitch, (ATOM, 64))
         operands = moved(self.numbers_at, self.numbers, c.row), moved(self.own_at, self.own, c.row)
-        more, epilogue = (Num(c.first, i32),), LogitsGradient.of(dtype)
-        launch = logits_launch(tiling, logits, device, epilogue, places, operands, more, (box,))
+        results = Results(LogitsGradient.of(dtype), operands, (), staged=1, maps=(box,))
+        launch = logits_launch(tiling, logits, device, places, results, (c.first,))
         self.chain.launch(launch, cost)
 
 

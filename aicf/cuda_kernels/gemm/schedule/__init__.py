@@ -1,1 +1,1 @@
-"""How the blocks of a matrix product divide its work."""
+"""How the tiles of a matrix product are distributed over blocks: in turn, by splits of k, or as equal work units."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ...device.spec import DeviceSpec
-from ...registry.variant import Checks, Reject, Work, at_least, at_most
-from ...rows import RegionSpec
-from ...types import f32, i64
-from ..hopper.units import WARPS
-from . import problem, wgmma_cost
-from .schedule import split_k as gemm_split
-from .wgmma_tiling import SMS, WgmmaTiling, k_tile
+from ....device.spec import DeviceSpec
+from ....registry.variant import Checks, Reject, Work, at_least, at_most
+from ....rows import RegionSpec
+from ....types import f32, i64
+from ...hopper.units import WARPS
+from .. import problem
+from ..wgmma_results import staged
+from ..wgmma_tiling import SMS, WgmmaTiling, k_tile
+from . import split_k as gemm_split
+from .persistent import clusters, resident
 
 
 def checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
@@ -17,17 +19,17 @@ def checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
     if region.strict:
         yield Reject("strict", gemm_split.STRICT)
     p, after = problem.read(region)
-    if len(p.batch) > 1 and len(after.loads) > 1 and wgmma_cost.staged(tiling, region):
+    if len(p.batch) > 1 and len(after.loads) > 1 and staged(tiling, region):
         yield Reject(
             "registers",
             "two axes of a batch and two operands of the map leave none for results in boxes beside work units",
         )
-    yield at_least("tiles", wgmma_cost.clusters(tiling, region), SMS + 1)
+    yield at_least("tiles", clusters(tiling, region), SMS + 1)
     yield at_most("k", p.k, 2**31 // SMS**2 * k_tile(p.dtype))
 
 
 def blocks(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
-    return min(wgmma_cost.clusters(tiling, region), wgmma_cost.resident(tiling, device))
+    return min(clusters(tiling, region), resident(tiling, device))
 
 
 def _slots(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> int:
