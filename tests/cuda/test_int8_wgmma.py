@@ -132,7 +132,7 @@ def test_compiles_without_spills_or_serialized_products(t, then, types):
 # --- on other GPUs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ta, tb", [(False, False), (True, True)])
 @pytest.mark.parametrize("make", [whole, scaled, residual])
 def test_before_hopper_a_thread_has_an_element(make, ta, tb):

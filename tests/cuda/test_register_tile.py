@@ -262,6 +262,7 @@ def test_attention(compute, case):
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=2 * eps, atol=2 * eps)
 
 
+@pytest.mark.sample(1, pool="mistakes")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("broken", ["join_rows", "mask", "zip_rows", "put_words"])
 def test_the_model_notices(monkeypatch, broken):

@@ -179,7 +179,7 @@ class EarlyRelease(Machine):
         return lambda at, parity: None if self.current.index == 0 else wait(at, parity)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1, pool="mistakes")
 @pytest.mark.parametrize(
     "machine", [NoWaitForProducts, OneSet, NoWaitForSlices, EarlyRelease], ids=lambda m: m.__name__
 )

@@ -225,6 +225,7 @@ class Alone(Cuda):
         pass
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_what_lanes_do_not_wait_for():
     with pytest.raises(AssertionError):
         run_between_guards(SMALL, rows_of(64, 131, 72), 0, NobodyWaits)

@@ -165,6 +165,7 @@ class FoldedResults(Machine):
         return store_folded if folded else store
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_tiles_that_hang_over_into_the_next_product():
     with pytest.raises(AssertionError):
         run(LITTLE, batches(72, 64, 8)["alone"], grid=2, machine=FoldedResults, tolerance=HALVES[f16])
@@ -375,7 +376,7 @@ class EarlyRelease(Machine):
         return lambda at, parity: None if self.current.index == 0 else wait(at, parity)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="mistakes")
 @pytest.mark.parametrize("t, machine", [
     *((SMALL, m) for m in (NoFence, NoWaitForStores, NoMeeting, NoWaitForProducts, NoWaitForSlices, NoRelease, EarlyRelease)),
     *((PINGPONG, m) for m in (NoTurns, NoPassingOn, NoRelease, EarlyRelease)),
@@ -388,6 +389,7 @@ def test_the_model_notices(t, machine):
             run(t, product(72, 2 * t.n + 8, 648), seed, machine=machine)
 
 
+@pytest.mark.sample(1, pool="mistakes")
 @pytest.mark.parametrize("machine", [NoWaitForOtherBlocks, NoWaitForSums])
 def test_the_model_notices_what_parts_need(machine):
     """One slice of k: the first part has none, and sends at once."""
@@ -397,12 +399,14 @@ def test_the_model_notices_what_parts_need(machine):
     run(HALVED, product(8, 64, 40), machine=OneAfterTheOther)
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_who_leaves_too_early():
     with pytest.raises(AssertionError, match="the block has left"):
         run(PAIR, product(72, 64, 40), machine=EarlyLeave)
     run(PAIR, product(72, 64, 40), machine=OneAfterTheOther)
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_descriptors_with_a_rank(monkeypatch):
     """Above what is within a block, an address has the block's rank, which would lengthen the step to the next 64 columns."""
 

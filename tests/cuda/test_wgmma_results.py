@@ -201,6 +201,7 @@ class OwnWords(Machine):
         return [value] * 32 if name == "shfl" else given
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_words_of_other_columns():
     with pytest.raises(AssertionError):
         run(FULL, residual(72, 136, 72), machine=OwnWords)
@@ -224,7 +225,7 @@ class EarlyOperands(Machine):
         return lambda: None
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="mistakes")
 @pytest.mark.parametrize("machine", [NoWaitForOperands, EarlyOperands])
 def test_the_model_notices(machine):
     with pytest.raises((AssertionError, Stuck)):
@@ -245,6 +246,7 @@ class OtherLanes(Machine):
         return lambda tile: tile[: count // 8]
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_sums_of_other_columns():
     with pytest.raises(AssertionError):
         run_with_sums(SMALL, backward(72, 136, 72, act="relu"), machine=OtherLanes)

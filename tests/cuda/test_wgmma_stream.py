@@ -192,6 +192,7 @@ class NoFlag(Machine):
         return lambda address, x: None
 
 
+@pytest.mark.sample(1, pool="mistakes")
 @pytest.mark.parametrize("machine, at_once", [(NoWaitForTheFlag, 1), (NoFlag, 3)])
 def test_the_model_notices(machine, at_once):
     with pytest.raises((AssertionError, Stuck)):
@@ -199,6 +200,7 @@ def test_the_model_notices(machine, at_once):
             run(PINGPONG, product(64 * 5, 64, 200), 3, machine=machine, at_once=at_once)
 
 
+@pytest.mark.sample(1, pool="mistakes")
 def test_the_model_notices_flags_that_stay():
     """As of a launch that was not the last one there."""
     r, device = product(64 * 5, 64, 200), replace(H200, sms=3)

@@ -118,7 +118,7 @@ def bits(tensors):
     return {n: (t.dtype, t.shape, np.ascontiguousarray(t).tobytes()) for n, t in tensors.items()}
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_saved_is_what_was_loaded(name, dtype, tmp_path):

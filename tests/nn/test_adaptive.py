@@ -310,7 +310,7 @@ def steps_of_adam(dtype: DType) -> int:
     return len([r for r in like.regions if "adam_step" in str(r.spec.signature)])
 
 
-@pytest.mark.sample(1, each="name")
+@pytest.mark.sample(2)
 @pytest.mark.spec("A13")
 @pytest.mark.parametrize("dtype", [DType.f32, DType.bf16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("name, op", STEPS)

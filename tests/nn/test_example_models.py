@@ -34,7 +34,7 @@ def example(name):
     return module
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", TINY)
 def test_an_example_trains(name, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--device", "cpu", "--steps", "3", *TINY[name]])
@@ -43,7 +43,7 @@ def test_an_example_trains(name, capsys, monkeypatch):
     assert len(losses) == 3 and np.isfinite(losses).all()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", TINY)
 def test_an_example_has_the_published_size_and_is_explained_for_an_h200(name):
     made = example(name)

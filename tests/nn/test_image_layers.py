@@ -140,7 +140,7 @@ LAYERS = {
 
 
 @pytest.mark.spec("D13")
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 @on_each_device
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_what_numpy_does_and_has_its_gradients(name, device):

@@ -250,7 +250,7 @@ def fed(targets):
     return {n: a.astype(np.float32) if a.dtype.kind == "f" else a for n, a in targets.items()}
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(10)
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_slopes_are_those_of_the_formula(case):

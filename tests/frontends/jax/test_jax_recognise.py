@@ -51,7 +51,7 @@ def spelt(q, k, v, causal=True, padding=None):
 SCALE = f"scale {D**-0.5:.4g}"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("A12")
 @pytest.mark.parametrize("form", ["einsum", "jax.nn", "jax.nn, grouped", "padded"])
 def test_attention_forward_and_backward(form):
@@ -167,7 +167,7 @@ def of_optax_with_one_hot(x, y):
 LOSSES = (of_logarithms, of_one_hot, of_optax, of_optax_with_one_hot)
 
 
-@pytest.mark.sample(1, each="loss")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("labels", ["classes", "negative", "beyond"])
 def test_cross_entropy_forward_and_backward(loss, labels):
@@ -230,7 +230,7 @@ def of_squares(x, w, b):
 NORMS = {of_layers: "layer_norm", of_layers_as_flax_has_it: "layer_norm", of_squares: "rms_norm"}
 
 
-@pytest.mark.sample(1, each="norm")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("norm", NORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("residual", [False, True])
 def test_gradients_of_norms(norm, residual):
