@@ -31,8 +31,7 @@ from aicf.cuda_kernels.gemm.small_m import share, simt_plan
 from aicf.cuda_kernels.gemm.small_m_body import SmallTile, products, wide_step
 from aicf.cuda_kernels.gemm.small_m_mma_body import holder, small_step, small_words, wide_loads, wide_words
 from aicf.cuda_kernels.gemm.small_m_mma_body import wide_step as mma_step
-from aicf.cuda_kernels.gemm.small_m_mma_tiling import CHUNK, STEP, Warps
-from aicf.cuda_kernels.gemm.small_m_tiling import OWN, Share, Staging
+from aicf.cuda_kernels.gemm.small_m_tiling import CHUNK, OWN, STEP, Share, Staging, Warps
 from aicf.device.spec import preset
 from aicf.types import DType, bf16, f16, f32
 

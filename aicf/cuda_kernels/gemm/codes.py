@@ -12,13 +12,13 @@ from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_mo
 from ...rows import RegionSpec
 from ...types import BASIC, TensorDesc, bf16, f16, i8, i32, u8
 from . import problem
-from .codes_tiling import EIGHT, LOADED, CodeTile
+from .small_m_tiling import EIGHT, LOADED, CodeTile
 
 TAKES = "gemm_codes", "gemm_codes+map"
 FEW = 16  # rows
 WIDE = 4225  # lines from which on a warp takes two tiles of them: 16 for a block would be more blocks than an H200 has at once
 LONG = 48  # steps of a warp along k, from which on there are more warps to share them
-# Predicted, from what small_m_warps.py measured on an H200.
+# Predicted, from what small_m.py measured on an H200.
 START_US = 1.0  # sums of a block, and what is behind them
 STEP_US = 0.45  # a trip to memory, two of which are under way
 FRACTION = 0.8  # of the bandwidth, where lines are many
@@ -85,7 +85,7 @@ class GemvCodes:
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .codes_body import gemv_codes
+        from .small_m_mma_body import gemv_codes
 
         (p, _), t = problem.read(region), tile_of(region)
         at, scale = scale_of(region)

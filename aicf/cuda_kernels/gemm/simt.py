@@ -17,9 +17,28 @@ from .tile_cost import SimtTile, finish_us
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 LEAN = 64  # accumulators in a thread; from here on 128 registers hold little else
 NAIVE = 16  # rows and columns of a block of the naive kernels
-NAIVE_LOAD_US = (
-    0.08  # of them, for an element of a and one of b: the loop is unrolled by four; measured on an H200
-)
+# Of them, for an element of a and one of b: the loop is unrolled by four; measured on an H200.
+NAIVE_LOAD_US = 0.08
+
+
+def _naive_least(region: RegionSpec, device: DeviceSpec) -> float:
+    return one_launch(region, device) + problem.k_of(region) * NAIVE_LOAD_US
+
+
+def _naive_cost(region: RegionSpec, device: DeviceSpec, efficiency: float, memory_efficiency: float) -> Cost:
+    p, _ = problem.read(region)
+    return roofline(
+        device, bytes=region.nbytes, flops=p.flops, efficiency=efficiency, memory_efficiency=memory_efficiency,
+        blocks=problem.grid(p, NAIVE, NAIVE)[0], blocks_per_sm=8, chain=p.k * NAIVE_LOAD_US,
+        finish=finish_us(region, NAIVE * NAIVE),
+    )  # fmt: skip
+
+
+def _naive_build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+    from .simt_body import naive
+
+    blocks = problem.grid(problem.read(region)[0], NAIVE, NAIVE)
+    return [Launch(naive(problem.epilogue(region, 1)), blocks, (NAIVE, NAIVE), problem.arguments(region))]
 
 
 @variant("gemm", id="cuda.gemm_naive.v1", takes=problem.TAKES)
@@ -29,25 +48,10 @@ class GemmNaive:
     A smoke test, and the comparison for the others: 2MNK flops, at best some 3 % of the arithmetic rate.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from problem.checks(region)
-
-    def least(region: RegionSpec, device: DeviceSpec) -> float:
-        return one_launch(region, device) + problem.k_of(region) * NAIVE_LOAD_US
+    accepts, least, build = problem.checks, _naive_least, _naive_build
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p, _ = problem.read(region)
-        return roofline(
-            device, bytes=region.nbytes, flops=p.flops, efficiency=0.032, memory_efficiency=0.7,
-            blocks=problem.grid(p, NAIVE, NAIVE)[0], blocks_per_sm=8, chain=p.k * NAIVE_LOAD_US,
-            finish=finish_us(region, NAIVE * NAIVE),
-        )  # fmt: skip
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .simt_body import naive
-
-        blocks = problem.grid(problem.read(region)[0], NAIVE, NAIVE)
-        return [Launch(naive(problem.epilogue(region, 1)), blocks, (NAIVE, NAIVE), problem.arguments(region))]
+        return _naive_cost(region, device, 0.032, 0.7)
 
 
 @variant("gemm", id="cuda.gemm_naive_int8.v1", takes=problem.TAKES, dtypes=BASIC | {i8, u8})
@@ -57,29 +61,16 @@ class GemmNaiveInt8:
     For what tensor cores don't take, and GPUs before Hopper: some 3 % of the arithmetic rate.
     """
 
+    least, build = _naive_least, _naive_build
+
     def accepts(region: RegionSpec) -> Checks:
         yield from problem.checks(region)
         p, _ = problem.read(region)
         if p.dtype not in (i8, u8):
             yield Reject("dtype", f"a is {p.dtype}, this one is for i8 and u8")
 
-    def least(region: RegionSpec, device: DeviceSpec) -> float:
-        return one_launch(region, device) + problem.k_of(region) * NAIVE_LOAD_US
-
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        p, _ = problem.read(region)
-        return roofline(
-            device, bytes=region.nbytes, flops=p.flops, efficiency=0.025, memory_efficiency=0.5,
-            blocks=problem.grid(p, NAIVE, NAIVE)[0], blocks_per_sm=8, chain=p.k * NAIVE_LOAD_US,
-            finish=finish_us(region, NAIVE * NAIVE),
-        )  # fmt: skip
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .int8_naive_body import naive_int8
-
-        p, _ = problem.read(region)
-        body, blocks = naive_int8(problem.epilogue(region, 1)), problem.grid(p, NAIVE, NAIVE)
-        return [Launch(body, blocks, (NAIVE, NAIVE), problem.arguments(region))]
+        return _naive_cost(region, device, 0.025, 0.5)
 
 
 def _loads(region: RegionSpec):
@@ -136,11 +127,11 @@ class Tiled:
         return split_k.workspace(region, tile.m, split_k.split_of(region, tile, device))
 
     def build(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> list[Launch]:
-        from .simt_body import SimtTiling, tiled
+        from .simt_body import tiled
 
         split = split_k.split_of(region, tile, device)
         finish, arguments = split_k.parts(region, min(tile.n // 16, 4), tile.m, split)
-        body = tiled(SimtTiling(tile.m, tile.n, tile.step, tile.blocks_per_sm), *_loads(region), finish)
+        body = tiled(tile, *_loads(region), finish)
         (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)
         launch = Launch(body, (tiles * (split.number if split else 1),), (THREADS,), arguments)
         return split_k.launches(region, device, launch, tile.m, split)

@@ -17,58 +17,46 @@ from typing import Any
 import numpy as np
 
 from ...types import DType
-from ..dsl import SIMULATED, cuda, device, float32
+from ..dsl import SIMULATED, cuda, device, float32, int32
 from ..tiles.element import getter
 from ..tiles.fragment import Fragment, outer
 from ..tiles.tile import put_runs, runs, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
+from .tile_cost import SimtTile
 
+THREADS = 16  # rows and columns of a block's threads
 UNROLLED = 128  # multiply-adds of a thread between two branches
 NAIVE = 16  # rows and columns of a block of the naive kernel
 
 
 @functools.cache
 def naive(epilogue: Epilogue) -> Callable[..., None]:
-    """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it."""
+    """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it. Sums of integers are
+    i32, which wrap around."""
     finish = finisher(epilogue)
     get_a, get_b = getter(epilogue.dtype), getter(epilogue.b_dtype)
     place = block_place(NAIVE, NAIVE, epilogue.batch, epilogue.split)
+    if epilogue.whole:
+        start, add = int32(0), device(lambda x, y, total: int32(total + int32(x) * int32(y)))
+    else:
+        start, add = float32(0), device(lambda x, y, total: cuda.fma(x, y, total))
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
         row, column, a_at, b_at, k, origin = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
         r, q = row + cuda.threadIdx.y, column + cuda.threadIdx.x
         if r < m and q < n:
-            total = float32(0)
+            total = start
             for i in range(k):
-                x, y = (
-                    get_a(a, a_at + r * a_steps[-2] + i * a_steps[-1]),
-                    get_b(b, b_at + i * b_steps[-2] + q * b_steps[-1]),
-                )
-                total = cuda.fma(x, y, total)
+                x = get_a(a, a_at + r * a_steps[-2] + i * a_steps[-1])
+                y = get_b(b, b_at + i * b_steps[-2] + q * b_steps[-1])
+                total = add(x, y, total)
             finish(r, q, (total,), n, scales, operands + (origin,))
 
     kernel.__name__ = f"gemm_naive{epilogue}"
     return kernel
-
-
-@dataclass(frozen=True)
-class SimtTiling:
-    """A block of `threads` x `threads` computes an m x n tile in steps of k; a thread holds m/threads x n/threads.
-
-    Registers are limited so that a multiprocessor holds `blocks` blocks.
-    """
-
-    m: int
-    n: int
-    k: int
-    blocks: int
-    threads: int = 16
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}"
 
 
 @dataclass(frozen=True)
@@ -80,16 +68,15 @@ class OperandLoad:
     width: int = 1
 
 
-ALIGNMENT = (
-    None if SIMULATED else 16
-)  # bytes, of shared memory that is read in vectors; the simulator knows none
+# bytes, of shared memory that is read in vectors; the simulator knows none
+ALIGNMENT = None if SIMULATED else 16
 
 
 @functools.cache
 def tiled(
-    tiling: SimtTiling, a_load: OperandLoad, b_load: OperandLoad, epilogue: Epilogue
+    tile: SimtTile, a_load: OperandLoad, b_load: OperandLoad, epilogue: Epilogue
 ) -> Callable[..., None]:
-    """A block per tile of the result.
+    """A block of THREADS x THREADS threads per tile of the result, of which each has m / THREADS x n / THREADS.
 
     Each step along k loads a K-tile of both operands to shared memory, k-major, so that a thread reads its rows and
     columns as 16-byte vectors; the next K-tile is on its way to registers meanwhile. There are two buffers, so one barrier
@@ -99,21 +86,21 @@ def tiled(
     a_load, b_load   how an operand is loaded: a by rows and k, b by columns and k
     Per step and thread: (m/16 + n/16) k / 4 vector reads, m n k / 256 multiply-adds.
     """
-    threads = tiling.threads
-    block, step = threads * threads, tiling.k
-    rows, columns = tiling.m // threads, tiling.n // threads
+    threads = THREADS
+    block, step = threads * threads, tile.step
+    rows, columns = tile.m // threads, tile.n // threads
     row_width, column_width = min(rows, 4), min(columns, 4)
     # 4 more floats per k: neighbouring k then lie 4 banks apart, and stay aligned to 16 bytes
-    a_pitch, b_pitch = tiling.m + 4, tiling.n + 4
+    a_pitch, b_pitch = tile.m + 4, tile.n + 4
     a_size, b_size = step * a_pitch, step * b_pitch
     a_buffers, b_buffers = 2 * a_size, 2 * b_size
-    place = block_place(tiling.m, tiling.n, epilogue.batch, epilogue.split)
+    place = block_place(tile.m, tile.n, epilogue.batch, epilogue.split)
     start = zeros(rows * columns)
     finish, outside = finisher(epilogue), epilogue.outside
     own = tuple(range(columns)) * rows
-    thread_tile = ThreadTile(tiling.m, tiling.n, own, column_width, column_width * threads, threads, block)
+    thread_tile = ThreadTile(tile.m, tile.n, own, column_width, column_width * threads, threads, block)
 
-    a_walk, b_walk = Walk(tiling.m, step, block, a_load), Walk(tiling.n, step, block, b_load)
+    a_walk, b_walk = Walk(tile.m, step, block, a_load), Walk(tile.n, step, block, b_load)
     fetch_a, fetch_b = _loader(a_walk, epilogue.dtype), _loader(b_walk, epilogue.b_dtype)
     store_a, store_b = _storer(a_walk, a_pitch), _storer(b_walk, b_pitch)
     a_across, a_along, b_across, b_along = a_walk.across, a_walk.along, b_walk.across, b_walk.along
@@ -131,7 +118,7 @@ def tiled(
             return finish(r, q, products, n, scales, operands)
         return outside
 
-    write, tile_n = writer(epilogue, thread_tile, write_run), tiling.n
+    write, tile_n = writer(epilogue, thread_tile, write_run), tile.n
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
@@ -174,8 +161,8 @@ def tiled(
     order = "_".join(
         f"{'k' if not s.mn_major else name}{s.width}" for s, name in ((a_load, "m"), (b_load, "n"))
     )
-    kernel.__name__ = f"gemm_tiled_{tiling}_{order}{epilogue}"
-    kernel.blocks_per_sm = tiling.blocks
+    kernel.__name__ = f"gemm_tiled_{tile.m}x{tile.n}x{tile.step}_{order}{epilogue}"
+    kernel.blocks_per_sm = tile.blocks_per_sm
     return kernel
 
 

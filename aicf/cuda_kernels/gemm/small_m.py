@@ -4,7 +4,9 @@ operand is all that takes time. Operands, epilogues and results are those of pro
 The operand with few lines (rows of a, columns of b) is called small, the other one wide. A byte of the wide one meets `few` flops for
 halves, half as many for f32. Of 4.8 TB/s and 66.9 TFLOP/s, an H200's, 14 flops a byte are the balance, and half of that after
 what widening, addressing and reading the small one from shared memory take. So the prediction is: CUDA cores keep up with memory
-to 4 lines of halves, and to 16 of f32; beyond that halves need tensor cores.
+to 4 lines of halves, and to 16 of f32. Beyond that halves need tensor cores: the wide operand is mma's 16 lines, the small one its 8. At 64
+lines a byte of halves meets 64 flops, where an H200's tensor cores balance at 206: memory is the limit throughout, and beside it the
+small one's way through L2, once for each block.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...types import TensorDesc, f32, i32
+from ...types import TensorDesc, bf16, f16, f32, i32
 from . import problem
-from .schedule import split_k as gemm_split
-from .small_m_tiling import FEW, Share, Staging
+from .schedule import split_k
+from .small_m_tiling import CHUNK, FEW, MMA_FEW, WARP, WARPS_FEW, Share, Staging, Teams, Warps
 from .tile_cost import MEMORY_EFFICIENCY
 
 LOADED = 16  # bytes that a thread loads at once
@@ -31,63 +33,77 @@ STEP_US = 2.2  # along k: a trip to memory, and what comes with it, that no bloc
 # For each result of a thread, one after the other: to add it up, to load an element for it, and for each flop of the map
 RESULT_US, RESULT_LOAD_US, RESULT_FLOP_US = 0.025, 0.28, 0.01
 EFFICIENCY = 0.45  # of the f32 rate: reads of shared memory and places are beside the multiply-adds
+MMA_EFFICIENCY = 0.4  # of the tensor cores' rate; it is never the limit
+# And of warps: shuffles, sums of a team, and what is behind them; a trip to memory, that no warp beside hides
+WARPS_START_US, WARPS_STEP_US = 0.7, 0.8
+# Of warps: runs of a line that a lane has under way, for one small line and for several, whose runs take registers too
+LOADS, MANY_LOADS = 4, 2
+WARPS_OF_BLOCK, LONGEST = 4, 8  # or more where a team has more; warps of a team, at most
+PAIRED = 8192  # lines from which on a warp takes two: then the small operand is read half as often
 
 
-class MnOperand(NamedTuple):
-    """An operand of an m x n product: its extent along m or n, and its steps."""
+class Lines(NamedTuple):
+    """An operand of an m x n product: its extents and steps along m or n, and along k."""
 
     operand: int
+    matrix: TensorDesc
     mn_extent: int
     mn_step: int
+    k: int
     k_step: int
+
+    @property
+    def k_major(self) -> bool:
+        """Whether neighbours in memory are neighbours along k."""
+        return self.mn_extent == 1 or (self.k > 1 and self.k_step <= self.mn_step)
+
+    def run(self, longest: int) -> int:
+        """How many neighbours one load may take: every run of them is whole and aligned."""
+        fast, slow = (self.k, self.k_step), (self.mn_extent, self.mn_step)
+        if not self.k_major:
+            fast, slow = slow, fast
+        width, itemsize = longest, self.matrix.dtype.itemsize
+        while width > 1 and (
+            fast[1] != 1
+            or fast[0] % width
+            or (slow[0] > 1 and slow[1] % width)
+            or self.matrix.alignment < width * itemsize
+        ):
+            width //= 2
+        return width
 
 
 class SmallM(NamedTuple):
     """rows: the small operand's lines are rows of the result, the wide one's its columns; else the other way round."""
 
-    wide: MnOperand
-    small: MnOperand
+    wide: Lines
+    small: Lines
     k: int
     rows: bool
+
+    @property
+    def few(self) -> int:
+        """Lines of the small operand, rounded up to a power of two."""
+        return 1 << max(0, self.small.mn_extent - 1).bit_length()
 
 
 def small_m(region: RegionSpec) -> SmallM:
     """A product as its wide and its small operand."""
     p, _ = problem.read(region)
     (*_, a_m, a_k), (*_, b_k, b_n) = p.a_steps, p.b_steps
-    a, b = MnOperand(p.a, p.m, a_m, a_k), MnOperand(p.b, p.n, b_n, b_k)
+    a = Lines(p.a, region.operands[p.a], p.m, a_m, p.k, a_k)
+    b = Lines(p.b, region.operands[p.b], p.n, b_n, p.k, b_k)
     return SmallM(b, a, p.k, True) if p.m <= p.n else SmallM(a, b, p.k, False)
 
 
-def k_major(x: MnOperand, k: int) -> bool:
-    """Whether neighbours in memory are neighbours along k."""
-    return x.mn_extent == 1 or (k > 1 and x.k_step <= x.mn_step)
-
-
-def run(x: MnOperand, k: int, matrix: TensorDesc, longest: int) -> int:
-    """How many neighbours one load may take: every run of them is whole and aligned."""
-    fast, slow = (k, x.k_step), (x.mn_extent, x.mn_step)
-    if not k_major(x, k):
-        fast, slow = slow, fast
-    width = longest
-    while width > 1 and (
-        fast[1] != 1
-        or fast[0] % width
-        or (slow[0] > 1 and slow[1] % width)
-        or matrix.alignment < width * matrix.dtype.itemsize
-    ):
-        width //= 2
-    return width
-
-
-def share(region: RegionSpec) -> tuple[Share, Staging]:
-    s, dtype = small_m(region), problem.read(region)[0].dtype
-    few, fast = 1 << max(0, s.small.mn_extent - 1).bit_length(), k_major(s.wide, s.k)
-    longest = min(LOADED // dtype.itemsize, 8 if few <= 4 else 4)
-    made = Share(few, fast, run(s.wide, s.k, region.operands[s.wide.operand], longest), dtype.itemsize)
-    along = k_major(s.small, s.k)
-    most = min(4, max(1, few * made.tile_k // made.threads))
-    return made, Staging(along, run(s.small, s.k, region.operands[s.small.operand], most) if along else 1)
+def checks(region: RegionSpec, few: int) -> Checks:
+    """What every kernel for few lines takes: one product, whose sums may be added up from splits."""
+    yield from problem.checks(region)
+    p, _ = problem.read(region)
+    if region.strict:
+        yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
+    yield at_most("axes of the batch", len(p.batch), 0)
+    yield at_most("smaller of m and n", min(p.m, p.n), few)
 
 
 # --- how k is split ---------------------------------------------------------------------------------------------------
@@ -142,40 +158,27 @@ def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
 def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
     """Of `_cost`, with several splits: two launches, and the steps of both."""
     steps = (cdiv(chunk, block.tile_k) - 1) * STEP_US + block.results * RESULT_US
-    return 2 * one_launch(None, device) + START_US + steps + gemm_split.SUM_STEP_US * splits
+    return 2 * one_launch(None, device) + START_US + steps + split_k.SUM_STEP_US * splits
 
 
 def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
     """The wide operand once, the small one from the cache for each block; no step in less than a trip to memory."""
     (p, _), s = problem.read(region), small_m(region)
     tiles, k_extent = max(1, cdiv(s.wide.mn_extent, block.mn_extent)), min(chunk, max(1, s.k))
-    size = p.dtype.itemsize
-    through, total = gemm_split.sum_cost(region, p, splits, device)
+    through, total = split_k.sum_cost(region, p, splits, device)
     # of what follows the product, a split has nothing
     each = RESULT_US
     if splits == 1:
         f = problem.epilogue_statistics(region)
         each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
     cost = roofline(
-        device, bytes=gemm_split.operand_bytes(p) + through if splits > 1 else region.nbytes,
+        device, bytes=split_k.operand_bytes(p) + through if splits > 1 else region.nbytes,
         flops=block.flops * s.wide.mn_extent * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
         chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + block.results * each, memory_efficiency=MEMORY_EFFICIENCY,
-        cached=float(tiles * s.small.mn_extent + s.wide.mn_extent) * s.k * size,
+        cached=float(tiles * s.small.mn_extent + s.wide.mn_extent) * s.k * p.dtype.itemsize,
     )  # fmt: skip
-    if splits > 1:
-        cost = cost.plus(**{"sum of parts": total.us})
-    return cost
-
-
-def checks(region: RegionSpec, few: int) -> Checks:
-    """What every kernel for few lines takes: one product, whose sums may be added up from splits."""
-    yield from problem.checks(region)
-    p, _ = problem.read(region)
-    if region.strict:
-        yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
-    yield at_most("axes of the batch", len(p.batch), 0)
-    yield at_most("smaller of m and n", min(p.m, p.n), few)
+    return cost.plus(**{"sum of parts": total.us}) if splits > 1 else cost
 
 
 def workspace(region: RegionSpec, plan: Plan) -> int:
@@ -187,19 +190,24 @@ def launches(
     region: RegionSpec, plan: Plan, threads: int, make: Callable[[Any], Callable[..., None]]
 ) -> list[Launch]:
     """`make(epilogue)`: the body. It takes (wide, small, operands, sizes, wide_steps, small_steps, scales): see gemm/small_m_body.py."""
-    s = small_m(region)
-    _, _, operands, *_, scales = problem.arguments(region)
+    s, split = small_m(region), split_k.KSplit(plan.splits, plan.chunk) if plan.splits > 1 else None
+    finish, (_, _, operands, *_, scales) = split_k.parts(region, 1, 1, split)
     sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k, plan.chunk))
     walks = tuple((Num(x.mn_step), Num(x.k_step)) for x in (s.wide, s.small))
+    args = (In(s.wide.operand), In(s.small.operand), operands, sizes, *walks, scales)
+    product = Launch(make(finish), (plan.blocks,), (threads,), args)
+    return [product] if split is None else [product, split_k.total(region, plan.splits)]
 
-    def products(epilogue: Any, operands: Any, scales: Any) -> Launch:
-        args = (In(s.wide.operand), In(s.small.operand), operands, sizes, *walks, scales)
-        return Launch(make(epilogue), (plan.blocks,), (threads,), args)
 
-    if plan.splits == 1:
-        return [products(problem.epilogue(region, 1), operands, scales)]
-    first = products(gemm_split.raw(region, 1), gemm_split.PARTIAL, gemm_split.UNSCALED)
-    return [first, gemm_split.total(region, plan.splits)]
+# --- on CUDA cores ----------------------------------------------------------------------------------------------------
+
+
+def share(region: RegionSpec) -> tuple[Share, Staging]:
+    s, size = small_m(region), problem.read(region)[0].dtype.itemsize
+    longest = min(LOADED // size, 8 if s.few <= 4 else 4)
+    made = Share(s.few, s.wide.k_major, s.wide.run(longest), size)
+    most = min(4, max(1, s.few * made.tile_k // made.threads))
+    return made, Staging(s.small.k_major, s.small.run(most) if s.small.k_major else 1)
 
 
 def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
@@ -207,9 +215,8 @@ def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     part, _ = share(region)
     flops = 2.0 * (part.few + (part.itemsize < f32.itemsize))
     results = cdiv(part.mn_extent * part.few, part.threads)
-    return plan(
-        region, Block(part.mn_extent, part.tile_k, part.resident, flops, "f32", EFFICIENCY, results), device
-    )
+    block = Block(part.mn_extent, part.tile_k, part.resident, flops, "f32", EFFICIENCY, results)
+    return plan(region, block, device)
 
 
 @variant("gemm", id="cuda.gemv_simt.v1", takes=problem.TAKES)
@@ -237,10 +244,114 @@ class GemvSimt:
         from .small_m_body import gemv
 
         s, (part, staging) = small_m(region), share(region)
-        wide, small = (region.operands[x.operand].dtype for x in (s.wide, s.small))
-        return launches(
-            region,
-            simt_plan(region, device),
-            part.threads,
-            lambda e: gemv(wide, small, part, staging, s.rows, e),
-        )
+        dtypes, chosen = (s.wide.matrix.dtype, s.small.matrix.dtype), simt_plan(region, device)
+        return launches(region, chosen, part.threads, lambda e: gemv(*dtypes, part, staging, s.rows, e))
+
+
+# --- on tensor cores --------------------------------------------------------------------------------------------------
+
+
+def warps(region: RegionSpec) -> Warps:
+    s = small_m(region)
+    return Warps(max(8, s.few), s.wide.k_major)
+
+
+def _mma_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
+    w, rate = warps(region), problem.read(region)[0].dtype.name
+    results = cdiv(w.mn_extent * w.few, w.threads)
+    block = Block(w.mn_extent, w.tile_k, w.resident, 2.0 * w.few, rate, MMA_EFFICIENCY, results)
+    return plan(region, block, device)
+
+
+@variant("gemm", id="cuda.gemv_mma.v1", takes=problem.TAKES, needs=("sm_80",))
+class GemvMma:
+    """Few rows or columns, up to 64, by mma.sync m16n8k16 out of registers that loads fill: f16 or bf16, f32 accumulators.
+
+    Parallel over lines of the wide operand and along k: warps of a block have parts of it, and blocks where lines are few; what
+    those have is added up in a fixed order. Loads are of 16 bytes, so contiguous extents and leading dimensions are
+    multiples of 8; k is the small operand's contiguous one. Bytes: the wide operand once, the small one once per block.
+    Limit: memory.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from problem.checks(region)
+        s, p = small_m(region), problem.read(region)[0]
+        if p.dtype not in (f16, bf16):
+            yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
+        yield from checks(region, MMA_FEW)
+        if not s.small.k_major or s.small.run(CHUNK) < CHUNK:
+            needed = f"whole aligned runs of {CHUNK} along k"
+            yield Reject("small", f"the smaller operand is {s.small.matrix}, needs {needed}")
+        width = warps(region).width
+        if s.wide.run(width) < width:
+            yield Reject(
+                "wide", f"the larger operand is {s.wide.matrix}, needs whole aligned runs of {width}"
+            )
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        return _mma_plan(region, device).cost
+
+    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+        return workspace(region, _mma_plan(region, device))
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .small_m_mma_body import gemv_mma
+
+        s, w, dtype = small_m(region), warps(region), problem.read(region)[0].dtype
+        return launches(region, _mma_plan(region, device), w.threads, lambda e: gemv_mma(dtype, w, s.rows, e))
+
+
+# --- by warps, for one to four lines whose operands both are along k --------------------------------------------------
+
+
+def teams(region: RegionSpec) -> Teams:
+    s, width = small_m(region), LOADED // problem.read(region)[0].dtype.itemsize
+    most = LOADS if s.few == 1 else MANY_LOADS
+    steps = cdiv(s.k, WARP * width)  # loads of a lane for a line, if one warp takes it
+    team = min(LONGEST, 1 << (cdiv(steps, most) - 1).bit_length())
+    lines = 2 if s.wide.mn_extent >= PAIRED and s.few == 1 else 1
+    return Teams(s.few, width, lines, team, min(most, cdiv(steps, team)), max(1, WARPS_OF_BLOCK // team))
+
+
+@variant("gemm", id="cuda.gemv_warps.v1", takes=problem.TAKES)
+class GemvWarps:
+    """One to four rows or columns, on the CUDA cores: f32, f16 or bf16, f32 accumulators, both operands along k in aligned runs of 16 bytes.
+
+    Parallel over lines of the wide operand, a team of one to eight warps for one or two, and along k. Bytes: the wide operand once; the small
+    one for each team, from the cache. Limit: the trip to memory, where lines are short; memory, where they are many.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from checks(region, WARPS_FEW)
+        s = small_m(region)
+        for name, x in (("larger", s.wide), ("smaller", s.small)):
+            width = LOADED // x.matrix.dtype.itemsize
+            if not s.k or not s.wide.mn_extent or not s.small.mn_extent:
+                yield Reject("empty", "takes products with elements")
+            elif not x.k_major or x.k_step != 1 or x.run(width) < width:
+                needed = f"whole aligned runs of {width} along k"
+                yield Reject("runs", f"the {name} operand is {x.matrix}, needs {needed}")
+
+    def least(region: RegionSpec, device: DeviceSpec) -> float:
+        return one_launch(region, device) + WARPS_START_US + WARPS_STEP_US
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        (p, _), s, t = problem.read(region), small_m(region), teams(region)
+        # what an epilogue reads comes behind the sums
+        trips = cdiv(s.k, t.step * t.team) + problem.epilogue_statistics(region).matrices
+        return roofline(
+            device, bytes=region.nbytes, flops=2.0 * (t.few + 1) * s.wide.mn_extent * s.k, useful=p.flops, efficiency=0.5,
+            blocks=cdiv(s.wide.mn_extent, t.mn_extent), blocks_per_sm=2 * t.resident, chain=WARPS_START_US + trips * WARPS_STEP_US,
+            memory_efficiency=MEMORY_EFFICIENCY, cached=float(cdiv(s.wide.mn_extent, t.lines) * s.small.mn_extent) * s.k * p.dtype.itemsize,
+        )  # fmt: skip
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .small_m_body import gemv_warps
+
+        s, t = small_m(region), teams(region)
+        _, _, operands, *_, scales = problem.arguments(region)
+        sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k))
+        apart = Num(s.wide.mn_step), Num(s.small.mn_step)
+        args = (In(s.wide.operand), In(s.small.operand), operands, sizes, apart, scales)
+        body = gemv_warps(s.wide.matrix.dtype, s.small.matrix.dtype, t, s.rows, problem.epilogue(region, 1))
+        return [Launch(body, (cdiv(s.wide.mn_extent, t.mn_extent),), (t.threads,), args)]

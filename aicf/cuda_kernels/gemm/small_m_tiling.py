@@ -1,4 +1,4 @@
-"""How blocks of the small-M kernels on CUDA cores share the wide operand, and how the small one is loaded to shared memory."""
+"""How blocks of the small-M kernels share the wide operand, and how the small one is loaded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from functools import cached_property
 from ...registry.variant import cdiv
 from ..maps.elementwise import THREADS
 
-FEW = 16  # lines of the small operand that a thread has sums for
-WARP = 32
-PLACES = (
-    8,
+FEW, MMA_FEW, WARPS_FEW = (
+    16,
+    64,
     4,
-)  # steps along k at once, at most, where lanes walk lines and where they walk k: each load has a place to remember
+)  # lines of the small operand, at most: on CUDA cores, on tensor cores, by warps
+WARP = 32
+# steps along k at once, at most, where lanes walk lines and where they walk k: each load has a place to remember
+PLACES = 8, 4
 OWN = 4  # lines of a thread, where lanes walk k
 SEGMENT = 64  # bytes of a row that a block reads, where lanes walk lines: what memory gives at once
 
@@ -99,3 +101,187 @@ class Share:
     def small_loads(self, staging: Staging) -> int:
         """Of a thread, for each step."""
         return cdiv(self.few * self.tile_k, self.threads * staging.width)
+
+
+# --- on tensor cores ----------------------------------------------------------------------------------------------------
+
+CHUNK = 8  # halves in 16 bytes: what a thread takes of k at once
+STEP = 32  # of k, by four threads
+
+
+@dataclass(frozen=True)
+class Warps:
+    """How a block's warps share the wide operand.
+
+    few     lines of the small operand, rounded up to 8, 16, 32 or 64
+    k_major  threads load 8 neighbours along k of each line; else neighbouring lines, of 8 k one after another
+    """
+
+    few: int
+    k_major: bool
+
+    def __str__(self) -> str:
+        return f"{self.few}_{'k' if self.k_major else 'l'}"
+
+    @cached_property
+    def tiles(self) -> int:
+        """Of 16 lines, that a warp has."""
+        return 4 if not self.k_major and self.few <= 32 else 2
+
+    @cached_property
+    def columns(self) -> int:
+        """Of 8 lines of the small operand."""
+        return self.few // 8
+
+    @cached_property
+    def accumulators(self) -> int:
+        """Of a thread."""
+        return 4 * self.tiles * self.columns
+
+    @cached_property
+    def warps(self) -> int:
+        return 8 if self.accumulators <= 32 else 4
+
+    @cached_property
+    def across(self) -> int:
+        """Warps with lines of their own; the others share those and are further along k."""
+        return 2 if self.k_major and self.few >= 32 else 1
+
+    @cached_property
+    def along(self) -> int:
+        return self.warps // self.across
+
+    @cached_property
+    def unroll(self) -> int:
+        """Steps of a warp whose loads are in flight together."""
+        return 2 if self.k_major and self.few <= 16 else 1
+
+    @cached_property
+    def width(self) -> int:
+        """Neighbours in a load of the wide operand."""
+        return CHUNK if self.k_major else 2 * self.tiles
+
+    @cached_property
+    def mn_extent(self) -> int:
+        """Of a block."""
+        return 16 * self.tiles * self.across
+
+    @cached_property
+    def tile_k(self) -> int:
+        """Of k, that a block takes in one step."""
+        return STEP * self.unroll * self.along
+
+    @cached_property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @cached_property
+    def resident(self) -> int:
+        """Blocks on a multiprocessor, that registers are limited for."""
+        return 1 if self.few == 16 else 2
+
+
+# --- by warps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Teams:
+    """few: lines of the small operand · team: warps of a team, which share `lines` lines · loads: runs of `width` elements of each line
+    that a lane has under way · teams: of a block"""
+
+    few: int
+    width: int
+    lines: int
+    team: int
+    loads: int
+    teams: int
+
+    def __str__(self) -> str:
+        return f"{self.few}x{self.lines}_w{self.width}_{self.teams}x{self.team}x{self.loads}"
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.team * self.teams
+
+    @property
+    def resident(self) -> int:
+        """Blocks on a multiprocessor, that registers are limited for: to 128 of a thread."""
+        return 512 // self.threads
+
+    @property
+    def step(self) -> int:
+        """Of k, that a warp takes at once."""
+        return WARP * self.width * self.loads
+
+    @property
+    def mn_extent(self) -> int:
+        """Lines of a block."""
+        return self.lines * self.teams
+
+
+# --- weights of 8 and 4 bits --------------------------------------------------------------------------------------------
+
+LOADED = 16  # bytes of a line, that a lane loads at once
+LANES = 4  # of a line
+EIGHT = 8  # lines of the small operand, that mma has at once
+
+
+@dataclass(frozen=True)
+class CodeTile:
+    """bits    of a code
+    columns of 8 small lines
+    tiles   of 16 lines, that a warp has
+    along   warps of a block, which take turns along k
+    before  whether weights are scaled before they are multiplied: groups are shorter than a step of a warp
+    """
+
+    bits: int
+    columns: int
+    tiles: int
+    along: int
+    before: bool
+
+    def __str__(self) -> str:
+        return f"{self.bits}_{EIGHT * self.columns}x{16 * self.tiles}x{self.along}{'_before' * self.before}"
+
+    @property
+    def chunk(self) -> int:
+        """Codes of a lane's load."""
+        return LOADED * 8 // self.bits
+
+    @property
+    def step(self) -> int:
+        """Of k, that a warp takes at once."""
+        return LANES * self.chunk
+
+    @property
+    def small_loads(self) -> int:
+        """Of 8 halves, beside a load of codes."""
+        return self.chunk // 8
+
+    @cached_property
+    def accumulators(self) -> int:
+        return 4 * self.tiles * self.columns
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.along
+
+    @property
+    def few(self) -> int:
+        return EIGHT * self.columns
+
+    @property
+    def mn_extent(self) -> int:
+        """Lines of a block."""
+        return 16 * self.tiles
+
+    @property
+    def tile_k(self) -> int:
+        """Of k, that a block takes in one step."""
+        return self.step * self.along
+
+    @property
+    def resident(self) -> int:
+        """Blocks on a multiprocessor, that registers are limited for."""
+        return 1 if self.columns > 1 or self.along > 8 else 2
