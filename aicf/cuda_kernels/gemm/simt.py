@@ -8,7 +8,7 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, Launch, Reject, variant
 from ...rows import RegionSpec
-from ...types import BASIC, TensorDesc, i8, u8
+from ...types import BASIC, DType, TensorDesc, f32, i8, i32, u8
 from ..maps.elementwise import THREADS
 from . import problem
 from .schedule import split_k
@@ -34,11 +34,14 @@ def _naive_cost(region: RegionSpec, device: DeviceSpec, efficiency: float, memor
     )  # fmt: skip
 
 
-def _naive_build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+def _naive_launch(region: RegionSpec, sums: DType) -> Launch:
     from .simt_body import naive
 
-    blocks = problem.grid(problem.read(region)[0], NAIVE, NAIVE)
-    return [Launch(naive(problem.epilogue(region, 1)), blocks, (NAIVE, NAIVE), problem.arguments(region))]
+    body, blocks = (
+        naive(problem.epilogue(region, 1), sums),
+        problem.grid(problem.read(region)[0], NAIVE, NAIVE),
+    )
+    return Launch(body, blocks, (NAIVE, NAIVE), problem.arguments(region))
 
 
 @variant("gemm", id="cuda.gemm_naive.v1", takes=problem.TAKES)
@@ -48,10 +51,13 @@ class GemmNaive:
     A smoke test, and the comparison for the others: 2MNK flops, at best some 3 % of the arithmetic rate.
     """
 
-    accepts, least, build = problem.checks, _naive_least, _naive_build
+    accepts, least = problem.checks, _naive_least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _naive_cost(region, device, 0.032, 0.7)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        return [_naive_launch(region, f32)]
 
 
 @variant("gemm", id="cuda.gemm_naive_int8.v1", takes=problem.TAKES, dtypes=BASIC | {i8, u8})
@@ -61,7 +67,7 @@ class GemmNaiveInt8:
     For what tensor cores don't take, and GPUs before Hopper: some 3 % of the arithmetic rate.
     """
 
-    least, build = _naive_least, _naive_build
+    least = _naive_least
 
     def accepts(region: RegionSpec) -> Checks:
         yield from problem.checks(region)
@@ -71,6 +77,9 @@ class GemmNaiveInt8:
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _naive_cost(region, device, 0.025, 0.5)
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        return [_naive_launch(region, i32)]
 
 
 def _loads(region: RegionSpec):

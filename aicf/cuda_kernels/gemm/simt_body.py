@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import DType
+from ...types import DType, i32
 from ..dsl import SIMULATED, cuda, device, float32, int32
 from ..tiles.element import getter
 from ..tiles.fragment import Fragment, outer
@@ -32,13 +32,13 @@ NAIVE = 16  # rows and columns of a block of the naive kernel
 
 
 @functools.cache
-def naive(epilogue: Epilogue) -> Callable[..., None]:
-    """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it. Sums of integers are
-    i32, which wrap around."""
+def naive(epilogue: Epilogue, sums: DType) -> Callable[..., None]:
+    """One thread per element of the result, blocks of NAIVE x NAIVE. Reads each operand 16 times less than it uses it. `sums`: f32,
+    or i32, which wrap around."""
     finish = finisher(epilogue)
     get_a, get_b = getter(epilogue.dtype), getter(epilogue.b_dtype)
     place = block_place(NAIVE, NAIVE, epilogue.batch, epilogue.split)
-    if epilogue.whole:
+    if sums is i32:
         start, add = int32(0), device(lambda x, y, total: int32(total + int32(x) * int32(y)))
     else:
         start, add = float32(0), device(lambda x, y, total: cuda.fma(x, y, total))

@@ -153,12 +153,7 @@ def holder(warps: Warps) -> Any:
 
 def adder(warps: Warps) -> Any:
     """`add(shared, mn, of, _)`: the sums of warps that share lines, in their order."""
-    threads, along, mn_extent, of = (
-        warps.threads,
-        warps.along,
-        16 * warps.tiles,
-        holder(warps.columns, warps.k_major, warps.width),
-    )
+    threads, along, mn_extent, of = warps.threads, warps.along, 16 * warps.tiles, holder(warps)
 
     def add(shared, mn, small, _):
         i, lane = of(mn % mn_extent, small)
