@@ -6,12 +6,11 @@ from kernel_cases import desc, fused
 
 from aicf.cuda_kernels.conv import wgmma as conv_wgmma
 from aicf.device.spec import preset
-from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16
 
 H200 = preset("h200")
-VARIANTS = {v.name: v for v in variants_in(conv_wgmma)}
+VARIANTS = {v.name: v for v in conv_wgmma.ConvolutionWgmma}
 
 
 def convolution(

@@ -24,9 +24,7 @@ from test_wgmma import assert_clean
 from wgmma_cases import assert_refused
 
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.conv import data_gradient as of_data
-from aicf.cuda_kernels.conv import strided_data_gradient as of_strides
-from aicf.cuda_kernels.conv import weight_gradient as of_weights
+from aicf.cuda_kernels.conv import wgmma as of_data
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
 from aicf.types import bf16, f16, f32
@@ -125,8 +123,8 @@ def test_data_gradients_of_strides_refuse_with_the_value_seen(r, reason):
 def test_phases_are_a_partition_and_multiply_nothing_twice():
     for x, w, attrs in SHAPES.values():
         r = data_gradient(x, w, f16, **attrs)
-        phases = of_strides.phases(r)
-        assert sum(p.y.elements * p.x.elements for p in phases) == r.results[0].numel // x[0] // x[-1]
+        phases = of_data.phases(r)
+        assert sum(p.elements for p in phases) == r.results[0].numel // x[0] // x[-1]
         assert sum(p.taps for p in phases) <= r.operands[1].numel // w[0] // w[-1]
 
 
@@ -178,7 +176,8 @@ def test_every_number_of_a_data_gradient_goes_where_it_belongs(name, make, dtype
     x, w, attrs = SHAPES[name]
     r = make(x, w, dtype, **attrs)
     tiling, rounding = random.choice((SMALL, PINGPONG)), 2**-8 if dtype is bf16 else 0.0
-    run_launch(of_data._launch(tiling, r, H200), r, random.randrange(2**32), 1, tolerance=rounding)
+    launch = of_data.launch(tiling, r, H200, transposed=True)
+    run_launch(launch, r, random.randrange(2**32), 1, tolerance=rounding)
 
 
 LEAPING = {
@@ -223,9 +222,7 @@ def is_new(variant):
 @pytest.mark.parametrize("variant", GRADIENTS)
 def test_compiles_without_spills_or_serialized_products(variant):
     r, (product, *others) = launches_of(variant)
-    tilings = {*of_weights.OF_WEIGHTS, *of_data.OF_DATA, *of_strides.OF_STRIDES}
-    (tiling,) = (t for t in tilings if VARIANTS[variant].config == str(t).replace("_", " "))
-    assert_clean(tiling, engine.compile_launch(product, r, H200.target))
+    assert_clean(VARIANTS[variant].settings, engine.compile_launch(product, r, H200.target))
     assert ".im2col." in engine.ptx_of(product, r, H200.target)
     for launch in others:
         compiled = engine.compile_launch(launch, r, H200.target)

@@ -65,14 +65,14 @@ def test_every_number_goes_where_it_belongs(name, make, dtype):
     r = make(x, w, dtype=dtype, **attrs)
     tiling = random.choice((SMALL, PINGPONG))
     rounding = 2**-8 if dtype is bf16 else 0.0  # sums of small whole numbers, of which bf16 has those to 256
-    run_launch(conv_wgmma._launch(tiling, r, H200), r, random.randrange(2**32), 1, tolerance=rounding)
+    run_launch(conv_wgmma.launch(tiling, r, H200), r, random.randrange(2**32), 1, tolerance=rounding)
 
 
 def test_windows_of_the_model_are_those_of_numpy():
     """The model of the machine is what the others are held to."""
     x, w, attrs = SHAPES["uneven"]
-    run_launch(conv_wgmma._launch(SMALL, convolution(x, w, **attrs), H200), convolution(x, w, **attrs), 3, 2)
-    wrong = replace(conv_wgmma._launch(SMALL, convolution(x, w, **attrs), H200))
+    run_launch(conv_wgmma.launch(SMALL, convolution(x, w, **attrs), H200), convolution(x, w, **attrs), 3, 2)
+    wrong = replace(conv_wgmma.launch(SMALL, convolution(x, w, **attrs), H200))
     (maps, *rest) = wrong.args
     moved = replace(maps[0], first=(maps[0].first[0], maps[0].first[1] - 1))
     with pytest.raises(AssertionError):
@@ -86,7 +86,7 @@ def region_of(t, then):
 
 def is_new(t, then):
     r = region_of(t, then)
-    return are_new([conv_wgmma._launch(t, r, H200)], r, H200.target)
+    return are_new([conv_wgmma.launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")
@@ -95,7 +95,7 @@ def is_new(t, then):
 @pytest.mark.parametrize("t", conv_wgmma.WHOLE, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, then):
     r = region_of(t, then)
-    launch = conv_wgmma._launch(t, r, H200)
+    launch = conv_wgmma.launch(t, r, H200)
     assert_clean(t, engine.compile_launch(launch, r, H200.target))
     found_clean(launch, r, H200.target)
     assert ".im2col." in engine.ptx_of(launch, r, H200.target)

@@ -1,0 +1,127 @@
+"""Windows as an operand of a GEMM on Hopper: what TMA's im2col mode can walk, its maps, and the numbers that producers get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ...ops.windows import Windows
+from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_most, multiple
+from ...rows import RegionSpec
+from ...types import DType, TensorDesc, bf16, f16, numel
+from ..gemm import chain as chains
+from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling
+from ..hopper.units import TMA_ALIGNMENT
+from .producer import Geometry
+
+AXES = 2  # spatial ones; a single one is the first of them, with one of one element as the other
+FURTHEST = 255  # elements from a window's first one to its last
+STEP = 8
+
+
+class WindowAxis(NamedTuple):
+    """Windows along one axis of a tensor."""
+
+    size: int = 1  # elements of the tensor
+    windows: int = 1
+    step: int = 1
+    first: int = 0  # where the first window begins
+    last: int = 0  # where the last one does, from the last element on
+    places: int = 1  # of a window
+    apart: int = 1  # from place to place
+
+
+Axes = tuple[WindowAxis, WindowAxis]  # x, whose neighbours are nearer, and y
+
+
+def axes_of(of: Windows, sizes: Sequence[int]) -> Axes:
+    """Windows over an image of such sizes."""
+    numbers = zip(sizes, of.made(tuple(sizes)), of.strides, of.low, of.high, of.window, of.dilation)
+    return two([
+        WindowAxis(size, windows, step, -low, high - (n - 1) * apart, n, apart)
+        for size, windows, step, low, high, n, apart in numbers
+    ])  # fmt: skip
+
+
+def two(axes: Sequence[WindowAxis]) -> Axes:
+    x, y = (*reversed(axes), *(WindowAxis(),) * (AXES - len(axes)))
+    return x, y
+
+
+def geometry(axes: Axes, chunks: int) -> Geometry:
+    x, y = axes
+    return Geometry(
+        x.windows, y.windows, x.step, y.step, x.first, y.first, max(1, x.places), x.apart, y.apart, chunks
+    )
+
+
+def gemm_of(a: tuple[int, int], b: tuple[int, int], dtype: DType, **attrs: bool) -> RegionSpec:
+    """A GEMM of matrices of these shapes: what a product with windows is but for how it is read."""
+    return chains.region_of({"a": chains.dense(a, dtype), "b": chains.dense(b, dtype)}, ("y", "gemm", "a b", attrs))
+
+
+def tilings(names: str) -> tuple[WgmmaTiling, ...]:
+    """Of a GEMM's tilings those of these names, in its order."""
+    return tuple(t for t in TILINGS if str(t) in names.split())
+
+
+# --- maps -------------------------------------------------------------------------------------------------------------
+
+
+def window_map(source: In, t: TensorDesc, axes: Axes, box: tuple[int, int]) -> WindowMap:
+    """For copies of so many channels of so many windows over t."""
+    first, last, steps = zip(*((a.first, a.last, a.step) for a in axes))
+    extents, pitches = (t.shape[-1], *(a.size for a in axes), t.shape[0]), [t.dtype.itemsize]
+    for extent in extents[:-1]:
+        pitches.append(pitches[-1] * extent)
+    return WindowMap(
+        source, t.dtype, extents, tuple(pitches[1:]), box, first=first, last=last, steps=steps
+    )
+
+
+def kernel_map(source: In, w: TensorDesc, channels: int, results: int) -> TensorMap:
+    """For copies of so many channels of so many results, of one place of w (O, window, C)."""
+    (o, *window, c), size = w.shape, w.dtype.itemsize
+    places = numel(window)
+    return TensorMap(source, w.dtype, (c, places, o), (c * size, places * c * size), (channels, 1, results))
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def half(name: str, dtype: DType) -> Reject | None:
+    return None if dtype in (f16, bf16) else Reject("dtype", f"{name} is {dtype}, needs f16 or bf16")
+
+
+def aligned(name: str, t: TensorDesc) -> Reject | None:
+    if t.alignment < TMA_ALIGNMENT:
+        return Reject("aligned", f"{name} is aligned to {t.alignment} bytes, needs {TMA_ALIGNMENT}")
+    return None
+
+
+def whole_units(name: str, t: TensorDesc) -> Reject | None:
+    """Channels as TMA copies them."""
+    return multiple(name, t.shape[-1], TMA_ALIGNMENT // t.dtype.itemsize)
+
+
+def channels_and_alignment(**named: TensorDesc) -> Checks:
+    for name, t in named.items():
+        yield whole_units(f"channels of {name}", t)
+        yield aligned(name, t)
+
+
+def undilated(of: Windows) -> Reject | None:
+    if any(of.interior):
+        return Reject("input_dilation", f"input_dilation is {tuple(n + 1 for n in of.interior)}, needs 1")
+    return None
+
+
+def within_reach(axes: Iterable[WindowAxis]) -> Checks:
+    """What TMA's im2col mode can walk."""
+    axes = tuple(axes)
+    yield at_most("stride", max(a.step for a in axes), STEP)
+    spans = ((a.places - 1) * a.apart for a in axes)
+    yield at_most("elements from a window's first to its last", max(spans), FURTHEST)
+    corners = [n for a in axes for n in (a.first, a.last)]
+    most = max(max(n, -n - 1) for n in corners)
+    yield at_most("padding", most, WindowMap.CORNERS[AXES] - 1)
