@@ -217,6 +217,7 @@ def _product(
 
 
 @variant("convolution_channels_last", id="cuda.convolution_columns.v1", takes=TAKES, family=family)
+@chains.of_chain(chain_of)
 class ConvolutionColumns:
     """A chain of two kernels: im2col, and the product of windows with the kernel by whatever kernel is best for it; for each 256 MB of
     windows, so many images at a time. Of windows of one element, the product alone.
@@ -232,15 +233,6 @@ class ConvolutionColumns:
         if isinstance(read_program(region), Reject):
             return one_launch(region, device)
         return _least(read(region), region, device, 1)
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return chain_of(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return chain_of(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return chain_of(region, device).launches()
 
 
 # --- weight gradients -------------------------------------------------------------------------------------------------
@@ -284,6 +276,7 @@ def weight_chain(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
 @variant(
     "convolution_weight_gradient_channels_last", id="cuda.weight_gradient_columns.v1", family=weight_family
 )
+@chains.of_chain(weight_chain)
 class WeightGradientColumns:
     """A chain of two kernels: im2col, and the product of dy's transpose with the windows by whatever kernel is best for it. Of windows of one element,
     the product alone.
@@ -299,15 +292,6 @@ class WeightGradientColumns:
         if weight_family(region) is not None:
             return one_launch(region, device)
         return _least(read(region), region, device, 2)
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return weight_chain(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return weight_chain(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return weight_chain(region, device).launches()
 
 
 # --- data gradients ---------------------------------------------------------------------------------------------------
@@ -338,6 +322,7 @@ def data_chain(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
 
 
 @variant("convolution_data_gradient_channels_last", id="cuda.data_gradient_turned.v1")
+@chains.of_chain(data_chain)
 class DataGradientTurned:
     """A chain of two kernels: a copy of w with its places in reverse and its channels exchanged, and the convolution of dy with that by whatever kernel
     is best for it. Of strides, dy is spread, and zeros are multiplied.
@@ -349,12 +334,3 @@ class DataGradientTurned:
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
         return 2 * one_launch(region, device)
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return data_chain(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return data_chain(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return data_chain(region, device).launches()

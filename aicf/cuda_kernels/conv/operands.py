@@ -57,7 +57,9 @@ def geometry(axes: Axes, chunks: int) -> Geometry:
 
 def gemm_of(a: tuple[int, int], b: tuple[int, int], dtype: DType, **attrs: bool) -> RegionSpec:
     """A GEMM of matrices of these shapes: what a product with windows is but for how it is read."""
-    return chains.region_of({"a": chains.dense(a, dtype), "b": chains.dense(b, dtype)}, ("y", "gemm", "a b", attrs))
+    return chains.region_of(
+        {"a": chains.dense(a, dtype), "b": chains.dense(b, dtype)}, ("y", "gemm", "a b", attrs)
+    )
 
 
 def tilings(names: str) -> tuple[WgmmaTiling, ...]:
@@ -74,9 +76,7 @@ def window_map(source: In, t: TensorDesc, axes: Axes, box: tuple[int, int]) -> W
     extents, pitches = (t.shape[-1], *(a.size for a in axes), t.shape[0]), [t.dtype.itemsize]
     for extent in extents[:-1]:
         pitches.append(pitches[-1] * extent)
-    return WindowMap(
-        source, t.dtype, extents, tuple(pitches[1:]), box, first=first, last=last, steps=steps
-    )
+    return WindowMap(source, t.dtype, extents, tuple(pitches[1:]), box, first=first, last=last, steps=steps)
 
 
 def kernel_map(source: In, w: TensorDesc, channels: int, results: int) -> TensorMap:

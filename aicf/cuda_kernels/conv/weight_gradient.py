@@ -100,9 +100,7 @@ def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> t
     wanted = {n for n in (*SPLITS, *fills) if n == 1 or (n * partial <= MOST_BYTES and n <= fills[-1])}
     costs = []
     for split in sorted({split_k.divide(p.rows, n, k_tile(p.dtype)) for n in wanted}):
-        first = wgmma_cost.cost(
-            tiling, of, device, split, operand_bytes=operand_bytes, crowded=CROWDED
-        )
+        first = wgmma_cost.cost(tiling, of, device, split, operand_bytes=operand_bytes, crowded=CROWDED)
         total = sum_cost(region, device, split.number, partial)
         costs.append((Cost({**first.terms, "sum of parts": total.us}), split))
     return min(costs, key=lambda pair: pair[0].us)

@@ -152,9 +152,7 @@ def _operands(
 # --- data gradients ---------------------------------------------------------------------------------------------------
 
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or nearly.
-OF_DATA = tilings(
-    "128x256 256x128 128x192 192x128 128x128 128x128_pingpong 64x128_pingpong 128x64 64x64"
-)
+OF_DATA = tilings("128x256 256x128 128x192 192x128 128x128 128x128_pingpong 64x128_pingpong 128x64 64x64")
 OF_STRIDES = tilings("128x256 128x192 128x128 128x128_pingpong 128x64")
 
 

@@ -7,7 +7,7 @@ chosen as any region's is, by predicted time; tuning data and other packages' ke
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -138,6 +138,27 @@ class Chain:
                 built = _built(step.variant, step.region, self.device)
                 made += [replace(x, args=_placed(x.args, step.ins, step.outs, own)) for x in built]
         return made
+
+
+def of_chain(chain: Callable[[RegionSpec, DeviceSpec], Chain]) -> Callable[[type], type]:
+    """Gives a variant's class the cost, the workspace and the launches of `chain(region, device)`."""
+
+    def complete(cls: type) -> type:
+        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+            return chain(region, device).cost
+
+        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
+            return chain(region, device).workspace
+
+        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+            return chain(region, device).launches()
+
+        for function in (cost, workspace, build):
+            function.__module__ = cls.__module__
+            setattr(cls, function.__name__, function)
+        return cls
+
+    return complete
 
 
 def _placed(args: Any, ins: tuple[Place, ...], outs: tuple[Place, ...], own: Work) -> Any:
