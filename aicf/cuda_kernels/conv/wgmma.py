@@ -129,9 +129,9 @@ def launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, transpos
     assert p.windows is not None
     x, w, window = region.operands[p.a], region.operands[p.b], p.windows.window
     axes = axes_of(p.windows, x.shape[1:-1])
-    sizes = p.m, p.n, padded_k(region), *geometry(axes, cdiv(x.shape[-1], k_tile(p.dtype)))
-    if transposed:
-        sizes = *sizes, prod(window) - 1, -1, -window[-1], 0  # places of the kernel in reverse
+    chunks = cdiv(x.shape[-1], k_tile(p.dtype))
+    reverse = (prod(window) - 1, -1, -window[-1], 0) if transposed else ()  # places of the kernel
+    sizes = p.m, p.n, padded_k(region), *geometry(axes, chunks), *reverse
     return gemm_wgmma.launch(
         tiling, device, _operands(tiling, axes, (In(p.a), x), (In(p.b), w), transposed), results_of(tiling, region), sizes,
         clusters(tiling, region), name="data_gradient_wgmma" if transposed else "convolution_wgmma",
