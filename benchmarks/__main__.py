@@ -50,6 +50,11 @@ def parser() -> argparse.ArgumentParser:
         "--only", default="", metavar="TEXT", help="cases with TEXT in their name; printed, not written"
     )
     made.add_argument(
+        "--draw",
+        metavar="WORDS",
+        help="seed of the cases that a suite draws: today's date, or that of earlier results, to repeat them",
+    )
+    made.add_argument(
         "--tiny", action="store_true", help="small and quick, to try it out; no report counts it"
     )
     return made
@@ -75,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device != "cpu" and (missing := cuda_missing()):
         made.error(f"{args.device} can't be used: {missing}")
     suites = [SUITES[n] for n in names]
-    return harness.run(suites, args.device, args.out, args.budget, args.shard, args.tiny, args.only)
+    return harness.run(
+        suites, args.device, args.out, args.budget, args.shard, args.tiny, args.only, args.draw
+    )
 
 
 def _list() -> int:

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,7 @@ class Bench:
     seed: int = field(
         default_factory=lambda: int(np.random.SeedSequence().generate_state(1)[0])
     )  # fresh data
+    draw: str = field(default_factory=lambda: str(date.today()))  # seeds the cases of suites that draw them
 
     def __post_init__(self) -> None:
         self.deadline = self.now() + self.budget
@@ -201,22 +203,25 @@ def line(row: Row) -> str:
 
 def run(
     suites: Sequence[Suite], device: str, out: Path, budget: float | None = None, shard: tuple[int, int] = (1, 1),
-    tiny: bool = False, only: str = "", say: Callable[[str], None] = print,
+    tiny: bool = False, only: str = "", draw: str | None = None, say: Callable[[str], None] = print,
 ) -> int:  # fmt: skip
     """Run suites and write their files; 1 if a case failed. With `only`, results are printed and not written."""
     failures = 0
     for suite in suites:
-        bench = Bench(device, tiny, suite.budget if budget is None else budget)
+        bench = Bench(
+            device, tiny, suite.budget if budget is None else budget, **({"draw": draw} if draw else {})
+        )
         meta = {
             **results.make_meta(device),
             "budget_s": bench.budget,
             "shard": list(shard),
             "seed": bench.seed,
+            "draw": bench.draw,
         }
         if tiny:
             meta["tiny"] = True
         path = out / results.folder_name(meta["gpu"]) / results.file_name(suite.name, shard)
-        say(f"{suite.name} on {meta['gpu']}, {bench.budget:g} s")
+        say(f"{suite.name} on {meta['gpu']}, {bench.budget:g} s, draw {bench.draw}")
         start = bench.now()
 
         def save(outcome: Outcome, path=path, meta=meta, bench=bench, start=start) -> None:

@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from draws.seeds import run_seed
 
 import aicf
 from aicf.device.runtime import cuda_missing
@@ -24,7 +26,7 @@ from aicf.ir import Role
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
-from benchmarks import harness, report, results, sides
+from benchmarks import harness, published, report, results, sides
 from benchmarks.__main__ import main
 from benchmarks.gpts import GPT2, GPTS
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
@@ -413,17 +415,52 @@ def test_what_is_compiled_beforehand_takes_what_is_measured(name):
         assert all(registry.by_id(k).supported(region, h200) is None for k, region in kernels)
 
 
-def test_the_products_of_a_regret_table_stay_the_same_when_more_are_drawn():
-    few, more = regret.products(40), regret.products(80)
-    assert more[:40] == few and len(set(more)) == 80
-    assert {p.kind for p in more} == set(regret.KINDS) and {p.order for p in more} == {"NN", "NT", "TN"}
-
-
-def test_a_third_of_the_products_is_left_to_the_kernels_of_other_gpus():
+def test_drawn_regions_are_the_same_again_and_when_more_are_drawn():
+    """By the draw's words alone; other words draw others. All come from steps of published models, and kernels have a choice."""
     h200 = preset("h200")
-    cases = SUITES["regret"].cases(Bench("cuda", tiny=True))
-    of_hopper = [any("wgmma" in kernel for kernel, _ in case.kernels(h200)) for case in cases]
-    assert not any(of_hopper[2::3]) and any(of_hopper)
+    few, more = (regret.questions(run_seed(), n, h200) for n in (6, 12))
+    assert more[:6] == few and len({q.drawn.region.key for q in more}) == 12
+    assert {q.name for q in more}.isdisjoint(q.name for q in regret.questions(f"not {run_seed()}", 6, h200))
+    assert all(q.drawn.step.model in published.MODELS for q in more)
+    assert all(len(regret.candidates(q.selection(h200))) > 1 for q in more)
+    of_hopper = [
+        any("sm_90a" in aicf.default_registry().by_id(k).needs for k, _ in regret._kernels(q, h200))
+        for q in more
+    ]
+    assert not any(of_hopper[2::3])
+
+
+def test_steps_are_of_all_models_modes_and_types():
+    drawn = list(islice(published.steps(run_seed()), 400))
+    assert {s.model for s in drawn} == set(published.MODELS)
+    assert {s.mode for s in drawn} == {"infer", "train"} and {s.policy for s in drawn} == set(
+        published.POLICIES
+    )
+    assert {s.quantized for s in drawn} == {"", "int8", "int4"}
+    rows = {s.batch * s.length for s in drawn if s.length}
+    assert min(rows) == 1 and max(rows) == published.TOKENS[-1]
+    assert not any(s.quantized and s.mode == "train" for s in drawn)
+
+
+def test_regret_is_summed_up_by_family_with_the_error_of_predictions():
+    def instance(kind, regret_, times, predicted):
+        return {
+            "regret": regret_,
+            "times": times,
+            "predicted": predicted,
+            "region": {"ops": [{"kind": kind}]},
+        }
+
+    found = [
+        instance("gemm", 0.0, {"a": 1.0, "b": 5.0}, {"a": 2.0, "b": 500.0}),
+        instance("gemm_codes", 0.2, {"a": 1.0, "b": 1.2}, {"a": 1.0, "b": 1.2}),
+        instance("softmax", 0.0, {"a": 1.0}, {}),
+    ]
+    rows = {r["case"]: r for r in regret.summary([{"instances": found}])}
+    assert set(rows) == {"all regions", "products", "products of codes", "rows, maps and others"}
+    assert rows["all regions"]["aicf"] == pytest.approx(100 * 0.2 / 3, abs=0.01)
+    assert rows["products"]["note"].startswith("1 regions, 0 over 10 %; predictions are off by 100%")
+    assert rows["products of codes"]["note"].startswith("1 regions, 1 over 10 %; predictions are off by 0%")
 
 
 def test_a_kernel_is_best_alone_where_no_other_comes_within_a_percent():
@@ -431,8 +468,8 @@ def test_a_kernel_is_best_alone_where_no_other_comes_within_a_percent():
     assert regret.alone({"a": 1.005, "b": 1.0}) is None
     assert regret.alone({"b": 1.0}) == "b"
     found = [{"times": {"a": 1.0, "b": 2.0}, "regret": 0.0}, {"times": {"a": 2.0, "b": 1.0}, "regret": 1.0}]
-    (row,) = regret.summary([{"instances": [i]} for i in [*found, found[1]]])
-    assert row["aicf"] == pytest.approx(66.67, abs=0.01) and row["note"] == "best: b 2, a 1"
+    row, _ = regret.summary([{"instances": [i]} for i in [*found, found[1]]])
+    assert row["aicf"] == pytest.approx(66.67, abs=0.01) and row["note"].endswith("best: b 2, a 1")
     assert regret.summary([]) == []
 
 
@@ -441,12 +478,11 @@ def test_a_kernel_is_best_alone_where_no_other_comes_within_a_percent():
 @pytest.mark.parametrize("name", SUITES)
 def test_shards_are_a_partition(name, device):
     """Every case in exactly one shard; names are distinct. No GPU is needed to list cases."""
-    cases = [case.name for case in SUITES[name].cases(Bench(device))]
+    made = SUITES[name].cases(Bench(device, tiny=name == "regret"))  # which draws many
+    cases = [case.name for case in made]
     assert len(set(cases)) == len(cases) > 0
     for n in (1, 2, 3, 7):
-        parts = [
-            [c.name for c in harness.part(SUITES[name].cases(Bench(device)), (i + 1, n))] for i in range(n)
-        ]
+        parts = [[c.name for c in harness.part(made, (i + 1, n))] for i in range(n)]
         assert sorted(name for part in parts for name in part) == sorted(cases)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -96,7 +96,7 @@ def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[
             yield {"case": instance.name, "why": f"the budget of {bench.budget:g} s was spent"}
             continue
         try:
-            found.append(regret(instance, selection, runs))
+            found.append(regret(instance.name, selection, runs, instance.shift))
         except WrongResult as error:
             yield failed(instance.name, f"WrongResult: {error}")
     if found:
@@ -117,11 +117,11 @@ def is_absurd(selection: Selection, us: float) -> bool:
     return us > ABSURD * selection.chosen.us
 
 
-def regret(instance: Instance, selection: Selection, runs: KernelRuns) -> dict[str, Any]:
+def regret(name: str, selection: Selection, runs: KernelRuns, shift: int = 0) -> dict[str, Any]:
     """What was chosen, what is best, and the times of all, predicted and measured."""
     bench, region = runs.bench, selection.region
     candidates = [c for c in selection.ranked if not is_absurd(selection, c.us)]
-    table = runs.table(region, instance.shift)
+    table = runs.table(region, shift)
     bound = {c.variant.id: table.verified(c.variant.id) for c in candidates}
     best = min(b.seconds for b in bound.values())
     sampled = {id for id, b in bound.items() if b.seconds <= HOPELESS * best} | {selection.kernel_id}
@@ -134,7 +134,7 @@ def regret(instance: Instance, selection: Selection, runs: KernelRuns) -> dict[s
     shown = {id: 0.0 if _tie(id, least, first, second) else longer[id] for id in longer}
     told = [f"{c.variant.id} {times[c.variant.id] * 1e6:.4g} ({c.us:.4g})" for c in candidates]
     return {
-        "name": instance.name, "chosen": selection.kernel_id, "best": least,
+        "name": name, "chosen": selection.kernel_id, "best": least,
         "regret": shown[selection.kernel_id], "regret_with_ties": longer[selection.kernel_id],
         "tuned": shown[tuned], "tuned_with_ties": longer[tuned],
         "us": ", ".join(told),

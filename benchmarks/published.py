@@ -1,0 +1,164 @@
+"""Steps of published models, drawn anew by a seed: a model, what it is compiled for, its types, a batch. Their regions are cases for kernels.
+
+Models have the sizes that were published and two blocks, whose regions are those of all the others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import aicf
+from aicf import nn
+from aicf.errors import AicfError
+from aicf.ops.schema import VIEW, schema_of
+from aicf.rows import RegionSpec
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DEPTH = 2
+TRANSFORMERS: dict[str, Mapping[str, Any]] = {
+    "GPT-2": {"size": 768, "heads": 12},
+    "GPT-2 medium": {"size": 1024, "heads": 16},
+    "GPT-2 XL": {"size": 1600, "heads": 25},
+    "Llama 2 7B": {},
+    "Llama 3 8B": {"words": 128256, "hidden": 14336, "kv_heads": 8, "places": 8192},
+    "Llama 3 70B": {"words": 128256, "size": 8192, "hidden": 28672, "heads": 64, "kv_heads": 8, "places": 8192},
+    "Llama 3.2 1B": {"words": 128256, "size": 2048, "hidden": 8192, "kv_heads": 8, "head_size": 64, "places": 8192, "tied": True},
+    "Qwen 2 0.5B": {"words": 151936, "size": 896, "hidden": 4864, "heads": 14, "kv_heads": 2, "qkv_bias": True, "tied": True, "places": 8192},
+    "Qwen 2 7B": {"words": 152064, "size": 3584, "hidden": 18944, "heads": 28, "kv_heads": 4, "qkv_bias": True, "places": 8192},
+    "Mistral 7B": {"hidden": 14336, "kv_heads": 8, "places": 8192},
+}  # fmt: skip
+OTHERS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "BERT base": ("bert", {"depth": DEPTH}),
+    "BERT large": ("bert", {"depth": DEPTH, "width": 1024, "heads": 16}),
+    "ViT-B/16": ("vit", {"depth": DEPTH}),
+    "ViT-L/16": ("vit", {"depth": DEPTH, "width": 1024, "heads": 16}),
+    "ViT-H/14": ("vit", {"depth": DEPTH, "width": 1280, "heads": 16, "patch": 14}),
+    "ResNet-50": ("resnet", {"depths": (1, 1, 1, 1)}),
+    "UNet": ("unet", {}),
+}
+MODELS = (*TRANSFORMERS, *OTHERS)
+POLICIES = ("bf16", "bf16", "bf16", "f16", "f16", "f32", "tf32")
+TOKENS = tuple(2**n for n in range(15))  # rows of a product, up to 16,384
+LARGEST = 2**33  # bytes of a region
+EACH = 10  # regions of a step, at most
+BARREN = 50  # steps in a row without a region that is wanted, after which there are none
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of a model: `batch` sequences of `length` tokens, or images. quantized: weights of 8 or 4 bits, "" for none."""
+
+    model: str
+    mode: str
+    policy: str
+    batch: int
+    length: int
+    quantized: str = ""
+
+    def __str__(self) -> str:
+        feed = f"{self.batch}x{self.length}" if self.length else f"{self.batch} images"
+        return f"{self.model} {self.quantized or self.policy}, {self.mode}, {feed}"
+
+    def regions(self, device: str) -> dict[RegionSpec, float]:
+        """Of the plan for a device: each that a kernel runs, with its predicted microseconds; none for a step that does not fit the device."""
+        layers, loss, optimizer = self._built()
+        if self.quantized:
+            layers = aicf.quantize(layers, self.quantized)
+        trained = {"loss": loss, "optimizer": optimizer} if self.mode == "train" else {}
+        policy = {"policy": "f32", "precision": "tf32"} if self.policy == "tf32" else {"policy": self.policy}
+        try:
+            explanation = aicf.explain_for(layers, device, self.mode, **policy, **trained)
+        except AicfError:
+            return {}
+        return {
+            r.spec: r.selection.chosen.us for r in explanation.regions if r.kernel_id and not _is_view(r.spec)
+        }
+
+    def _built(self) -> tuple[nn.Model, nn.Loss, nn.Optimizer]:
+        if self.model in TRANSFORMERS:
+            sizes = TRANSFORMERS[self.model]
+            kind, config = (
+                (aicf.models.GPT2, aicf.models.GPT2Config)
+                if self.model.startswith("GPT")
+                else (aicf.models.Llama, aicf.models.LlamaConfig)
+            )
+            tokens = {"tokens": aicf.TensorSpec(("batch", "seq"), aicf.i32)}
+            layer = kind(config(depth=DEPTH, **sizes))
+            return (
+                nn.Model(tokens, layer, batch=self.batch, seq=self.length),
+                nn.LinearCrossEntropy(),
+                nn.AdamW(1e-4),
+            )
+        name, sizes = OTHERS[self.model]
+        made = _example(name)
+        length = {"length": self.length} if self.length else {}
+        return made.build(batch=self.batch, **length, **sizes), made.loss(), made.optimizer()
+
+
+def _is_view(region: RegionSpec) -> bool:
+    return all(VIEW in schema_of(op.kind).traits for op in region.ops)
+
+
+def _example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"published_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+def steps(seed: str) -> Iterator[Step]:
+    """Without end: models alike often, training a third of the time, and as many small batches as large ones."""
+    rng = random.Random(f"steps {seed}")
+    while True:
+        model, tokens = rng.choice(MODELS), rng.choice(TOKENS)
+        mode, policy = rng.choice(("infer", "infer", "train")), rng.choice(POLICIES)
+        if model in TRANSFORMERS or model.startswith("BERT"):
+            most = 512 if model.startswith("BERT") else 1024 if model.startswith("GPT") else 4096
+            length = min(tokens, most, 2 ** rng.randrange(13))
+            quantized = (
+                rng.choice(("", "", "", "int8", "int4")) if model in TRANSFORMERS and mode == "infer" else ""
+            )
+            yield Step(model, mode, policy if not quantized else "bf16", tokens // length, length, quantized)
+        else:
+            yield Step(model, mode, policy, max(1, tokens // 128), 0)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A region, with the step that has it."""
+
+    step: Step
+    region: RegionSpec
+
+    def __str__(self) -> str:
+        tensors = ", ".join(map(str, self.region.operands))
+        return f"{self.step}: {self.region.signature} of {tensors}"
+
+
+def regions(
+    seed: str,
+    number: int,
+    device: str,
+    wanted: Callable[[RegionSpec], bool] = lambda region: True,
+    each: int = EACH,
+) -> list[Drawn]:
+    """So many different regions that are wanted, at most `each` of a step, the more likely the longer they take, as predicted.
+
+    The first of them are the same whatever the number.
+    """
+    rng, found, barren = random.Random(f"regions {seed}"), dict[str, Drawn](), 0
+    for step in steps(seed):
+        made = {r: us for r, us in step.regions(device).items() if r.key not in found and r.nbytes <= LARGEST}
+        order = sorted(made, key=lambda r: rng.random() ** (1 / made[r]), reverse=True)
+        some = list(islice(filter(wanted, order), each))
+        found |= {region.key: Drawn(step, region) for region in some}
+        barren = 0 if some else barren + 1
+        if len(found) >= number or barren == BARREN:
+            break
+    return list(found.values())[:number]
