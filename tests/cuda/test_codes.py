@@ -15,7 +15,7 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 import aicf
 from aicf import nn
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm.codes import tile_of
+from aicf.cuda_kernels.gemm.small_m import code_tile
 from aicf.device.spec import preset
 from aicf.ops.weight_only import pack_codes, unpack_codes
 from aicf.registry.select import select
@@ -144,7 +144,7 @@ def test_compiles_without_spills(bits, dtype, m, n, k, group):
     for target in (H200.target, "sm_80"):
         made = engine.compile_launch(launch, r, target)
         assert made.spill_bytes == made.stack_bytes == 0
-        assert made.registers * launch.block[0] * tile_of(r).resident <= 65536
+        assert made.registers * launch.block[0] * code_tile(r).resident <= 65536
         if target == H200.target:
             found_clean(launch, r, target)
     text = engine.ptx_of(launch, r, H200.target)

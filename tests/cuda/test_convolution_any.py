@@ -15,11 +15,11 @@ from machines.on_host import OnHost
 from test_compile import DEVICES
 from test_fused_maps import fresh_seed
 
+from aicf.cuda_kernels import chain
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.compile import signature_of
 from aicf.cuda_kernels.conv import columns, direct, problem
 from aicf.cuda_kernels.conv.tiling import WEIGHTS
-from aicf.cuda_kernels.gemm import chain
 from aicf.device.spec import DeviceSpec, preset
 from aicf.dispatch import default_registry
 from aicf.registry.select import Selector, select

@@ -24,8 +24,8 @@ from machines.on_host import OnHost
 from test_fused_maps import fresh_seed
 
 import aicf
+from aicf.cuda_kernels import chain
 from aicf.cuda_kernels.compiler.compile import signature_of
-from aicf.cuda_kernels.gemm import chain
 from aicf.cuda_kernels.gemm import linear_loss as chunks
 from aicf.device.spec import DeviceSpec, preset
 from aicf.registry.variant import In, Out, TensorMap, Work

@@ -28,10 +28,11 @@ from test_wgmma import assert_clean
 from wgmma_cases import H200
 
 import aicf
+from aicf.cuda_kernels import chain
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.compile import signature_of
-from aicf.cuda_kernels.gemm import chain, simt, wgmma_loss
 from aicf.cuda_kernels.gemm import linear_loss as linear_loss_chunks
+from aicf.cuda_kernels.gemm import simt, wgmma_loss
 from aicf.cuda_kernels.gemm.wgmma_loss_body import LogitsGradient, RowStatistics
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset

@@ -10,7 +10,7 @@ from ...registry.bodies import ScanSteps, Spot
 from ...registry.variant import In, Out, Work, contiguous, one_op, variant
 from ...rows import RegionSpec
 from ...types import DType, TensorDesc
-from ..gemm.chain import Chain, Place, dense, region_of
+from ..chain import Chain, Place, dense, region_of
 
 
 class _ScanWalk:

@@ -1,4 +1,4 @@
-"""Convolutions of channels last, and their gradients, by kernels that are there already, as chains (gemm/chain.py): tensor cores of any GPU and their
+"""Convolutions of channels last, and their gradients, by kernels that are there already, as chains (chain.py): tensor cores of any GPU and their
 epilogues serve every convolution: odd channels, three spatial axes, zeros between elements.
 
 forward, weight gradient   im2col to the workspace, and the best kernel for the product; where windows are x itself, the product alone
@@ -31,7 +31,7 @@ from ...registry.variant import (
 from ...rows import RegionOp, RegionSpec
 from ...rows.read import read as read_program
 from ...types import DType, TensorDesc, numel
-from ..gemm import chain as chains
+from .. import chain as chains
 from .problem import (
     LIMIT,
     STEPS,

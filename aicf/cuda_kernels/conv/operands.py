@@ -9,7 +9,7 @@ from ...ops.windows import Windows
 from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_most, multiple
 from ...rows import RegionSpec
 from ...types import DType, TensorDesc, bf16, f16, numel
-from ..gemm import chain as chains
+from .. import chain as chains
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling
 from ..hopper.units import TMA_ALIGNMENT
 from .producer import Geometry

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import schema_of
-from ...registry.cost import Cost, roofline
+from ...registry.cost import roofline
 from ...registry.variant import (
     Checks,
     In,
@@ -25,9 +25,9 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import TensorDesc, f32, i32
+from ..chain import ALIGNMENT, Chain, Place, dense, moved, of_chain, part, region_of, shaped
 from ..index.labels import op_operands
 from ..maps.elementwise import THREADS
-from .chain import ALIGNMENT, Chain, Place, dense, moved, part, region_of, shaped
 
 LOGITS = 2**25  # of a chunk: 128 MB of f32, 64 MB of halves
 IGNORED = -2  # in the place of a label, as linear_loss_body has it
@@ -249,6 +249,7 @@ def _gradients(region: RegionSpec, device: DeviceSpec) -> Chain:
 
 
 @variant("linear_cross_entropy", id="cuda.linear_cross_entropy_chunks.v1")
+@of_chain(_losses)
 class LinearCrossEntropyChunks:
     """A chain of kernels: chunks of rows, whose logits are written in f32 to the workspace and read by those of cross_entropy.
 
@@ -256,20 +257,11 @@ class LinearCrossEntropyChunks:
     and two or three times read, from the L2 cache as far as they fit. Limit: the product, or memory where K is small.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region)
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _losses(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return _losses(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return _losses(region, device).launches()
+    accepts = _checks
 
 
 @variant("linear_cross_entropy_grad", id="cuda.linear_cross_entropy_grad_chunks.v1")
+@of_chain(_gradients)
 class LinearCrossEntropyGradChunks:
     """A chain of kernels: chunks of classes, or of rows where there are more, whose logits become their gradient, in the type of x, in the
     epilogue of their product or by a kernel behind it.
@@ -278,14 +270,4 @@ class LinearCrossEntropyGradChunks:
     classes, the weight twice, dweight once, gradients of logits once written and twice read. Limit: the three products.
     """
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield from _checks(region)
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _gradients(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return _gradients(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return _gradients(region, device).launches()
+    accepts = _checks

@@ -7,6 +7,9 @@ what widening, addressing and reading the small one from shared memory take. So 
 to 4 lines of halves, and to 16 of f32. Beyond that halves need tensor cores: the wide operand is mma's 16 lines, the small one its 8. At 64
 lines a byte of halves meets 64 flops, where an H200's tensor cores balance at 206: memory is the limit throughout, and beside it the
 small one's way through L2, once for each block.
+
+Weights of 8 or 4 bits are read as they are stored. One of 4 bits takes two instructions to be a half, one of 8 four, beside a product on
+tensor cores; an H200 has seven for each code of 4 bits that memory brings. So memory is the limit for many lines, and the trip there for few.
 """
 
 from __future__ import annotations
@@ -17,15 +20,27 @@ from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Reject, at_most, cdiv, variant
+from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
-from ...types import TensorDesc, bf16, f16, f32, i32
+from ...types import BASIC, TensorDesc, bf16, f16, f32, i8, i32, u8
 from . import problem
 from .schedule import split_k
-from .small_m_tiling import CHUNK, FEW, MMA_FEW, WARP, WARPS_FEW, Share, Staging, Teams, Warps
+from .small_m_tiling import (
+    CHUNK,
+    EIGHT,
+    FEW,
+    LOADED,
+    MMA_FEW,
+    WARP,
+    WARPS_FEW,
+    CodeTile,
+    Share,
+    Staging,
+    Teams,
+    Warps,
+)
 from .tile_cost import MEMORY_EFFICIENCY
 
-LOADED = 16  # bytes that a thread loads at once
 SPLITS = 64
 # What follows was measured on an H200.
 START_US = 2.6  # until loads are on their way and when they are there: places, the small operand to shared memory, threads' sums to one
@@ -39,6 +54,11 @@ WARPS_START_US, WARPS_STEP_US = 0.7, 0.8
 # Of warps: runs of a line that a lane has under way, for one small line and for several, whose runs take registers too
 LOADS, MANY_LOADS = 4, 2
 WARPS_OF_BLOCK, LONGEST = 4, 8  # or more where a team has more; warps of a team, at most
+# Of codes, predicted from those of warps: sums of a block, and what is behind them; a trip to memory, two of which are under way
+CODES_START_US, CODES_STEP_US = 1.0, 0.45
+WIDE_CODES = 4225  # lines from which on a warp takes two tiles of them: 16 for a block would be more blocks than an H200 has at once
+LONG_CODES = 48  # steps of a warp along k, from which on there are more warps to share them
+CODES_TAKES = "gemm_codes", "gemm_codes+map"
 PAIRED = 8192  # lines from which on a warp takes two: then the small operand is read half as often
 
 
@@ -355,3 +375,80 @@ class GemvWarps:
         args = (In(s.wide.operand), In(s.small.operand), operands, sizes, apart, scales)
         body = gemv_warps(s.wide.matrix.dtype, s.small.matrix.dtype, t, s.rows, problem.epilogue(region, 1))
         return [Launch(body, (cdiv(s.wide.mn_extent, t.mn_extent),), (t.threads,), args)]
+
+
+# --- weights of 8 and 4 bits ------------------------------------------------------------------------------------------
+
+
+def scale_of(region: RegionSpec) -> tuple[int, TensorDesc]:
+    """Its position in `region.operands`, and what it is."""
+    tensor = region.anchor.inputs[2]
+    return region.inputs.index(tensor), region.tensors[tensor]
+
+
+def code_tile(region: RegionSpec) -> CodeTile:
+    p, _ = problem.read(region)
+    bits, group = region.attrs["bits"], p.k // scale_of(region)[1].shape[1]
+    columns, tiles = max(1, cdiv(p.m, EIGHT)), 2 if p.n >= WIDE_CODES else 1
+    step = 4 * LOADED * 8 // bits
+    along = 16 if tiles == columns == 1 and cdiv(p.k, step) >= LONG_CODES else 8
+    return CodeTile(bits, columns, tiles, along, group % step != 0)
+
+
+@variant("gemm_codes", id="cuda.gemv_codes.v1", takes=CODES_TAKES, needs=("sm_80",), dtypes=BASIC | {i8, u8})
+class GemvCodes:
+    """Up to 16 rows of f16 or bf16, weights of 8 or 4 bits along k, on tensor cores by mma.sync m16n8k16; f32 accumulators.
+
+    Parallel over lines of codes, 16 or 32 for a block, and along k, which the warps of a block share; what those have is added up in their order.
+    Loads of codes are of 16 bytes. Bytes: codes and scales once, the rows once for each block, from the cache. Limit: memory, where
+    lines are many; the trip there for few.
+    """
+
+    def accepts(region: RegionSpec) -> Checks:
+        yield from problem.checks(region)
+        p, _ = problem.read(region)
+        if p.dtype not in (f16, bf16):
+            yield Reject("dtype", f"x is {p.dtype}, needs f16 or bf16")
+        if region.strict:
+            yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
+        yield at_most("axes of the batch", len(p.batch), 0)
+        yield at_most("rows", p.m, FEW)
+        yield at_least("least extent", min(p.m, p.n, p.k), 1)
+        x, w, (_, scale) = region.operands[p.a], region.operands[p.b], scale_of(region)
+        chunk = LOADED * 8 // region.attrs["bits"]
+        yield multiple("k", p.k, chunk)
+        yield multiple("group", p.k // scale.shape[1], chunk)
+        *_, x_step, x_k = p.a_steps
+        if x_k != 1 or (p.m > 1 and x_step % EIGHT) or x.alignment < LOADED:
+            yield Reject("rows", f"x is {x}, needs rows along k that begin at multiples of {LOADED} bytes")
+        if w.stride[1] != 1 or w.stride[0] % LOADED or w.alignment < LOADED:
+            yield Reject("rows", f"w is {w}, needs rows along k that begin at multiples of {LOADED} bytes")
+        if not scale.contiguous:
+            yield Reject("contiguous", f"scale is {scale}, needs row-major")
+
+    def least(region: RegionSpec, device: DeviceSpec) -> float:
+        return one_launch(region, device) + CODES_START_US
+
+    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
+        (p, _), t = problem.read(region), code_tile(region)
+        blocks, f = cdiv(p.n, t.mn_extent), problem.epilogue_statistics(region)
+        trips = cdiv(p.k, t.tile_k) + f.matrices
+        return roofline(
+            device, bytes=region.nbytes, flops=2.0 * t.few * p.n * p.k, useful=p.flops, rate=p.dtype.name, efficiency=MMA_EFFICIENCY,
+            blocks=blocks, blocks_per_sm=t.resident, chain=CODES_START_US + trips * CODES_STEP_US, memory_efficiency=MEMORY_EFFICIENCY,
+            cached=float(blocks * p.m) * p.k * p.dtype.itemsize,
+        )  # fmt: skip
+
+    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
+        from .small_m_mma_body import gemv_codes
+
+        (p, _), t = problem.read(region), code_tile(region)
+        at, scale = scale_of(region)
+        w = region.operands[p.b]
+        _, _, operands, *_, scales = problem.arguments(region)
+        groups = scale.shape[1]
+        sizes = tuple(Num(x, i32) for x in (p.n, p.m, p.k, p.k // groups, groups))
+        steps = Num(w.stride[0]), Num(p.a_steps[-2])
+        args = (In(p.b), In(p.a), In(at), operands, sizes, steps, scales)
+        body = gemv_codes(p.dtype, w.dtype, scale.dtype, t, problem.epilogue(region, 1))
+        return [Launch(body, (cdiv(p.n, t.mn_extent),), (t.threads,), args)]

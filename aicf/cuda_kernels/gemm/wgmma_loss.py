@@ -22,10 +22,10 @@ from ...registry.variant import (
 )
 from ...rows import RegionSpec
 from ...types import TensorDesc, bf16, f16, f32, i32
+from ..chain import Chain, Place, dense, moved, of_chain, part, region_of
 from ..hopper.units import ATOM
 from ..maps.elementwise import THREADS
 from . import wgmma, wgmma_cost
-from .chain import Chain, Place, dense, moved, part, region_of
 from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunks_of
 from .linear_loss import ROWS as ROW_UNIT
 from .operands.tma import from_shared, operands_of
@@ -227,6 +227,7 @@ def steps(count: int, others: int, k: int, unit: int, device: DeviceSpec) -> lis
 
 
 @variant("linear_cross_entropy", id="cuda.linear_cross_entropy_wgmma.v1", needs=("sm_90a",))
+@of_chain(_losses)
 class LinearCrossEntropyWgmma:
     """A GEMM by wgmma whose epilogue makes of each row of a tile the maximum and the sum of exponentials, and stores these and the logit
     of the row's label; then a kernel that puts the tiles of a row together.
@@ -237,17 +238,9 @@ class LinearCrossEntropyWgmma:
 
     accepts = halves_checks
 
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _losses(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return _losses(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return _losses(region, device).launches()
-
 
 @variant("linear_cross_entropy_grad", id="cuda.linear_cross_entropy_grad_wgmma.v1", needs=("sm_90a",))
+@of_chain(_gradients)
 class LinearCrossEntropyGradWgmma:
     """A chain of kernels: for each chunk of classes, or of rows where there are more, a GEMM by wgmma whose epilogue makes of logits their
     gradient; then the two products of that.
@@ -257,12 +250,3 @@ class LinearCrossEntropyGradWgmma:
     """
 
     accepts = halves_checks
-
-    def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _gradients(region, device).cost
-
-    def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-        return _gradients(region, device).workspace
-
-    def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        return _gradients(region, device).launches()

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from ...device.spec import DeviceSpec
-from ...ops.schema import schema_of
-from ...registry.cost import Cost
-from ...registry.registry import KernelRegistry
-from ...registry.select import Selector
-from ...registry.variant import Arg, In, KernelVariant, Launch, Out, Table, TensorMap, Work, cdiv
-from ...rows import RegionOp, RegionSpec
-from ...types import DType, TensorDesc, TensorSpec, numel
+from ..device.spec import DeviceSpec
+from ..ops.schema import schema_of
+from ..registry.cost import Cost
+from ..registry.registry import KernelRegistry
+from ..registry.select import Selector
+from ..registry.variant import Arg, In, KernelVariant, Launch, Out, Table, TensorMap, Work, cdiv
+from ..rows import RegionOp, RegionSpec
+from ..types import DType, TensorDesc, TensorSpec, numel
 
 ALIGNMENT = 256  # of each tensor in the workspace
 Place = In | Out | Work
@@ -197,7 +197,7 @@ def _chosen(region: RegionSpec, device: DeviceSpec) -> tuple[KernelVariant, floa
 @cache
 def _registry() -> KernelRegistry:
     """aicf's own kernels."""
-    from .. import MODULES
+    from . import MODULES
 
     registry = KernelRegistry()
     for module in MODULES:
