@@ -31,19 +31,8 @@ from ..gemm.schedule.split_k import KSplit
 from ..gemm.wgmma_results import Results
 from ..gemm.wgmma_tiling import WgmmaTiling, k_tile
 from ..hopper.units import ATOM
+from . import operands as windows
 from .gradients import sum_cost, sum_launch
-from .operands import (
-    AXES,
-    axes_of,
-    channels_and_alignment,
-    gemm_of,
-    geometry,
-    half,
-    tilings,
-    undilated,
-    window_map,
-    within_reach,
-)
 from .problem import ConvolutionProblem, pointers, read
 
 SPLITS, WAVES = (1, 2, 4, 8, 16), (1, 2, 3)  # and as many as fill the device so many times
@@ -51,7 +40,7 @@ SPLITS, WAVES = (1, 2, 4, 8, 16), (1, 2, 3)  # and as many as fill the device so
 CROWDED = 1.0
 MOST_BYTES = 2**28  # of all splits' sums
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or nearly.
-OF_WEIGHTS = tilings(
+OF_WEIGHTS = windows.tilings(
     "128x256 256x128 128x192 128x128 128x128_pingpong 64x192_pingpong 64x128_pingpong 64x128 128x64"
 )
 
@@ -62,15 +51,15 @@ def family(region: RegionSpec) -> Checks:
     yield contiguous(region)
     p = read(region)
     of = p.windows
-    yield half("x", p.dtype)
+    yield windows.half("x", p.dtype)
     if region.strict:
         yield Reject("strict", split_k.STRICT)
     yield at_most("groups", p.groups, 1)
-    yield at_most("spatial axes", len(p.sizes), AXES)
+    yield at_most("spatial axes", len(p.sizes), windows.AXES)
     yield at_least("least extent", min(p.c, p.o, p.rows), 1)
-    yield from channels_and_alignment(x=p.x, dy=p.y)
-    yield undilated(of)
-    yield from within_reach(axes_of(of, p.sizes))
+    yield from windows.channels_and_alignment(x=p.x, dy=p.y)
+    yield windows.undilated(of)
+    yield from windows.within_reach(windows.axes_of(of, p.sizes))
     yield at_most("greatest extent", max(p.rows, padded_n(p), *p.x.shape, *p.y.shape), gemm_wgmma.EXTENT)
     yield at_most("channels of x", p.c, 2**15 * ATOM)
     yield at_most("bytes of a sum", 4 * p.o * padded_n(p), MOST_BYTES)
@@ -85,7 +74,7 @@ def padded_n(p: ConvolutionProblem) -> int:
 def product(region: RegionSpec) -> RegionSpec:
     """As if the windows were a matrix in memory, for the cost and the epilogue of a GEMM."""
     p = read(region)
-    return gemm_of((p.rows, p.o), (p.rows, padded_n(p)), p.dtype, trans_a=True)
+    return windows.gemm_of((p.rows, p.o), (p.rows, padded_n(p)), p.dtype, trans_a=True)
 
 
 @lru_cache(maxsize=4096)
@@ -140,10 +129,10 @@ def launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: K
     from .producer import windows_by_rows
 
     p, of, (x_at, dy_at), tile = read(region), product(region), pointers(region), k_tile(read(region).dtype)
-    axes, size = axes_of(p.windows, p.sizes), p.dtype.itemsize
+    axes, size = windows.axes_of(p.windows, p.sizes), p.dtype.itemsize
     rows = TensorMap(dy_at, p.dtype, (p.o, p.rows), p.o * size, (ATOM, tile))
-    maps = rows, window_map(x_at, p.x, axes, (ATOM, tile))
-    sizes = p.o, padded_n(p), p.rows, split.k, *geometry(axes, cdiv(p.c, ATOM))
+    maps = rows, windows.window_map(x_at, p.x, axes, (ATOM, tile))
+    sizes = p.o, padded_n(p), p.rows, split.k, *windows.geometry(axes, cdiv(p.c, ATOM))
     operands = Operands(maps, (False, ()), (False, ()), producing=windows_by_rows)
     results = Results(split_k.raw(of, 2), split_k.PARTIAL, split_k.UNSCALED)
     tiles, name = clusters(tiling, of) * split.number, "weight_gradient_wgmma"

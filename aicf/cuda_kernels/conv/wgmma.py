@@ -44,25 +44,10 @@ from ..gemm.wgmma_cost import Leaving
 from ..gemm.wgmma_results import Results, results_of
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
-from .operands import (
-    AXES,
-    Axes,
-    WindowAxis,
-    aligned,
-    axes_of,
-    channels_and_alignment,
-    gemm_of,
-    geometry,
-    half,
-    kernel_map,
-    tilings,
-    undilated,
-    whole_units,
-    window_map,
-    within_reach,
-)
+from . import operands as windows
 from .problem import TAKES, pointers, read
 
+Source = tuple[In, TensorDesc]
 MOST_BLOCKS = 2**31 - 1
 MOST_PHASES = 16
 ROWS_SUBTILE_US = 0.2  # for a consumer to finish 64 x 64 results and store them by warps: a guess
@@ -72,20 +57,20 @@ def checks(region: RegionSpec, called: tuple[str, str] = ("x", "w")) -> Checks:
     """Of what windows slide over and a kernel, which are called so."""
     yield from gemm_problem.checks(region)
     p, _ = gemm_problem.read(region)
-    yield half(called[0], p.dtype)
+    yield windows.half(called[0], p.dtype)
     x, w, of = region.operands[p.a], region.operands[p.b], p.windows
     yield at_most("groups", region.anchor.attrs["groups"], 1)
-    yield at_most("spatial axes", x.rank - 2, AXES)
+    yield at_most("spatial axes", x.rank - 2, windows.AXES)
     yield at_least("least extent of results", min(p.m, p.n, p.k, p.count), 1)
     yield at_most("axes of the batch", len(p.batch), 0)
-    yield whole_units("channels", x)
+    yield windows.whole_units("channels", x)
     for name, t in zip(called, (x, w)):
         if not t.contiguous:
             yield Reject("contiguous", f"{name} is {t}, needs rows of channels, one after the other")
-        yield aligned(name, t)
+        yield windows.aligned(name, t)
     assert of is not None
-    yield undilated(of)
-    yield from within_reach(axes_of(of, x.shape[1:-1]))
+    yield windows.undilated(of)
+    yield from windows.within_reach(windows.axes_of(of, x.shape[1:-1]))
     yield at_most("greatest extent", max(p.m, p.n, padded_k(region), *x.shape), gemm_wgmma.EXTENT)
 
 
@@ -94,6 +79,14 @@ def padded_k(region: RegionSpec) -> int:
     p, _ = gemm_problem.read(region)
     channels, tile = region.operands[p.a].shape[-1], k_tile(p.dtype)
     return p.k // max(1, channels) * cdiv(channels, tile) * tile
+
+
+def _accepts(region: RegionSpec, config: WgmmaTiling) -> Checks:
+    yield at_most("blocks", clusters(config, region), MOST_BLOCKS)
+
+
+def _cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
+    return wgmma_cost.cost(config, region, device, k=padded_k(region))
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
@@ -113,11 +106,7 @@ class ConvolutionWgmma:
     operands once per tile that uses them, of which the L2 cache has most. Limit: tensor cores.
     """
 
-    def accepts(region: RegionSpec, config: WgmmaTiling) -> Checks:
-        yield at_most("blocks", clusters(config, region), MOST_BLOCKS)
-
-    def cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
-        return wgmma_cost.cost(config, region, device, k=padded_k(region))
+    accepts, cost = _accepts, _cost
 
     def build(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> list[Launch]:
         return [launch(config, region, device)]
@@ -128,32 +117,33 @@ def launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, transpos
     p, _ = gemm_problem.read(region)
     assert p.windows is not None
     x, w, window = region.operands[p.a], region.operands[p.b], p.windows.window
-    axes = axes_of(p.windows, x.shape[1:-1])
+    axes = windows.axes_of(p.windows, x.shape[1:-1])
     chunks = cdiv(x.shape[-1], k_tile(p.dtype))
     reverse = (prod(window) - 1, -1, -window[-1], 0) if transposed else ()  # places of the kernel
-    sizes = p.m, p.n, padded_k(region), *geometry(axes, chunks), *reverse
+    sizes = p.m, p.n, padded_k(region), *windows.geometry(axes, chunks), *reverse
     return gemm_wgmma.launch(
         tiling, device, _operands(tiling, axes, (In(p.a), x), (In(p.b), w), transposed), results_of(tiling, region), sizes,
         clusters(tiling, region), name="data_gradient_wgmma" if transposed else "convolution_wgmma",
     )  # fmt: skip
 
 
-def _operands(
-    tiling: WgmmaTiling, axes: Axes, x: tuple[In, TensorDesc], w: tuple[In, TensorDesc], transposed: bool
-) -> Operands:
+def _operands(tiling: WgmmaTiling, axes: windows.Axes, x: Source, w: Source, transposed: bool) -> Operands:
+    """Windows over x and the kernel w, each as where it is and what."""
     from .producer import CONVOLUTION, DATA_GRADIENT
 
     tile = k_tile(x[1].dtype)
     channels, results = (ATOM, tile) if transposed else (tile, tiling.n)
-    maps = window_map(*x, axes, (tile, tiling.m)), kernel_map(*w, channels, results)
+    maps = windows.window_map(*x, axes, (tile, tiling.m)), windows.kernel_map(*w, channels, results)
     return Operands(maps, b=(not transposed, ()), producing=DATA_GRADIENT if transposed else CONVOLUTION)
 
 
 # --- data gradients ---------------------------------------------------------------------------------------------------
 
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or nearly.
-OF_DATA = tilings("128x256 256x128 128x192 192x128 128x128 128x128_pingpong 64x128_pingpong 128x64 64x64")
-OF_STRIDES = tilings("128x256 128x192 128x128 128x128_pingpong 128x64")
+OF_DATA = windows.tilings(
+    "128x256 256x128 128x192 192x128 128x128 128x128_pingpong 64x128_pingpong 128x64 64x64"
+)
+OF_STRIDES = windows.tilings("128x256 128x192 128x128 128x128_pingpong 128x64")
 
 
 @first_refusal
@@ -178,11 +168,7 @@ class DataGradientWgmma:
     the way. Bytes: both operands once per tile that uses them, of which the L2 cache has most. Limit: tensor cores.
     """
 
-    def accepts(region: RegionSpec, config: WgmmaTiling) -> Checks:
-        yield at_most("blocks", clusters(config, region), MOST_BLOCKS)
-
-    def cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
-        return wgmma_cost.cost(config, region, device, k=padded_k(region))
+    accepts, cost = _accepts, _cost
 
     def build(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> list[Launch]:
         return [launch(config, region, device, transposed=True)]
@@ -195,7 +181,7 @@ class AxisPhase(NamedTuple):
     """Along one axis: elements offset, offset + stride, …; the windows over dy that have them, with places of the kernel from the last one on."""
 
     offset: int
-    over_dy: WindowAxis
+    over_dy: windows.WindowAxis
     place: int  # of the kernel, that a window's first element meets
     back: int  # places from one to the next
 
@@ -207,7 +193,7 @@ class Phase(NamedTuple):
     y: AxisPhase
 
     @property
-    def axes(self) -> Axes:
+    def axes(self) -> windows.Axes:
         return self.x.over_dy, self.y.over_dy
 
     @property
@@ -230,7 +216,7 @@ def axis_phases(size: int, made: int, kernel: int, stride: int, low: int, dilati
         back = places[1] - places[0] if len(places) > 1 else 0
         first = (at - places[-1] * dilation) // stride if places else 0
         apart = back * dilation // stride if back else 1
-        over_dy = WindowAxis(made, count, 1, first, first + count - made, len(places), apart)
+        over_dy = windows.WindowAxis(made, count, 1, first, first + count - made, len(places), apart)
         phases.append(AxisPhase(offset, over_dy, places[-1] if places else 0, back))
     return phases
 
@@ -240,8 +226,8 @@ def phases(region: RegionSpec) -> tuple[Phase, ...]:
     p = read(region)
     of = p.windows
     numbers = zip(p.sizes, p.made, of.window, of.strides, of.low, of.dilation)
-    axes = [[AxisPhase(0, WindowAxis(), 0, 0)]] * (AXES - len(p.sizes)) + [axis_phases(*n) for n in numbers]
-    return tuple(Phase(x, y) for y, x in combinations(*axes))
+    missing = [[AxisPhase(0, windows.WindowAxis(), 0, 0)]] * (windows.AXES - len(p.sizes))
+    return tuple(Phase(x, y) for y, x in combinations(*missing, *(axis_phases(*n) for n in numbers)))
 
 
 @first_refusal
@@ -250,15 +236,15 @@ def strided_family(region: RegionSpec) -> Checks:
     yield contiguous(region)
     p = read(region)
     of = p.windows
-    yield half("dy", p.dtype)
+    yield windows.half("dy", p.dtype)
     yield at_most("groups", p.groups, 1)
-    yield at_most("spatial axes", len(p.sizes), AXES)
+    yield at_most("spatial axes", len(p.sizes), windows.AXES)
     yield at_least("greatest stride", max(of.strides), 2)
     yield at_most("phases", prod(of.strides), MOST_PHASES)
-    yield undilated(of)
+    yield windows.undilated(of)
     yield at_least("least extent", min(p.c, p.o, p.rows, p.elements), 1)
-    yield from channels_and_alignment(dy=p.y, w=p.w, dx=p.x)
-    yield from within_reach(axis for phase in phases(region) for axis in phase.axes)
+    yield from windows.channels_and_alignment(dy=p.y, w=p.w, dx=p.x)
+    yield from windows.within_reach(axis for phase in phases(region) for axis in phase.axes)
     yield at_most("elements of an image", prod(p.sizes) * p.c * max(of.strides), 2**31 - 1)
     yield at_most("greatest extent", max(p.elements, *p.y.shape, *p.w.shape), gemm_wgmma.EXTENT)
 
@@ -269,11 +255,11 @@ def product(region: RegionSpec, phase: Phase) -> RegionSpec:
     place."""
     p = read(region)
     k = max(1, phase.taps * cdiv(p.o, k_tile(p.dtype))) * k_tile(p.dtype)
-    return gemm_of((p.images * phase.elements, k), (k, p.c), p.dtype)
+    return windows.gemm_of((p.images * phase.elements, k), (k, p.c), p.dtype)
 
 
 @lru_cache(maxsize=1024)
-def _cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
+def phases_cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     p, terms = read(region), dict[str, float]()
     for number, phase in enumerate(phases(region)):
         of = product(region, phase)
@@ -303,7 +289,7 @@ class StridedDataGradientWgmma:
         yield at_most("blocks", blocks, MOST_BLOCKS)
 
     def cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
-        return _cost(config, region, device)
+        return phases_cost(config, region, device)
 
     def build(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> list[Launch]:
         return [launch_phase(config, region, phase, device) for phase in phases(region)]
@@ -317,9 +303,9 @@ def launch_phase(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: 
     chunks, across = cdiv(p.o, k_tile(p.dtype)), p.windows.window[-1]
     begin, end = (0, chunks) if phase.taps else (chunks, chunks + 1)
     places = y.place * across + x.place, -x.back, -y.back * across, begin
-    (steps_y, steps_x), wide = ((1,) * AXES + p.windows.strides)[-AXES:], p.sizes[-1] * p.c
+    (steps_y, steps_x), wide = ((1,) * windows.AXES + p.windows.strides)[-windows.AXES :], p.sizes[-1] * p.c
     pitches = prod(p.sizes) * p.c, steps_y * wide, steps_x * p.c
-    sizes = m, n, k, *geometry(phase.axes, end), *places, *pitches
+    sizes = m, n, k, *windows.geometry(phase.axes, end), *places, *pitches
     out = Out(0, (y.offset * wide + x.offset * p.c) * p.dtype.itemsize)
     finish = gemm_problem.epilogue(of, 2, tiling.rows, WARPS)
     results = Results(finish, ((), (), (), (out,), ()), split_k.UNSCALED, staged=1, storing=strided_results)
