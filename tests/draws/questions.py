@@ -5,6 +5,7 @@ A region is its JSON, with `cuda` as the device of all tensors. A graph is a dra
 
 from __future__ import annotations
 
+import enum
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from aicf.errors import AicfError
 from aicf.ops.schema import OpSchema
 from aicf.rows import RegionSpec
-from aicf.types import TensorDesc, TensorSpec, bf16, f16, f32
+from aicf.types import DType, TensorDesc, TensorSpec, bf16, f16, f32
 
 from . import graphs, ops
 from .attributes import changed_attributes
@@ -88,8 +89,13 @@ def program_json(program: Program) -> Json:
     fed = [[[f.name, f.spec.shape, f.spec.dtype.name] for f in all] for all in (program.fed, program.states)]
     return {
         "inputs": fed[0], "states": fed[1], "outputs": program.outputs, "writes": [s.name for s in program.steps if s.kind in graphs.IN_PLACE],
-        "steps": [[s.name, s.kind, s.operands, dict(s.attrs)] for s in program.steps],
+        "steps": [[s.name, s.kind, s.operands, {k: _plain(v) for k, v in dict(s.attrs).items()}] for s in program.steps],
     }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as JSON has it: types and members of enumerations by their names, which ops take too."""
+    return value.name if isinstance(value, DType | enum.Enum) else value
 
 
 # --- sources of regions -----------------------------------------------------------------------------------------------
