@@ -34,11 +34,12 @@ from aicf.cuda_kernels.compiler.compile import signature_of
 from aicf.cuda_kernels.gemm import linear_loss as linear_loss_chunks
 from aicf.cuda_kernels.gemm import simt, wgmma_loss
 from aicf.cuda_kernels.gemm.wgmma_loss_body import LogitsGradient, RowStatistics
+from aicf.cuda_kernels.gemm.wgmma_results import Results
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
 from aicf.registry.registry import KernelRegistry
 from aicf.registry.select import select
-from aicf.registry.variant import In, Launch, Num, TensorMap, Work
+from aicf.registry.variant import In, Launch, TensorMap, Work
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32, i32, i64
 
@@ -211,19 +212,16 @@ def test_what_has_no_loss(only, t, impossible):
 def statistics(t: WgmmaTiling, dtype, summed: bool, k: int = 1000) -> tuple[Launch, RegionSpec]:
     r, w = linear_loss(1000, 1001, k, dtype, i32 if summed else i64), Work(0, f32)
     logits = wgmma_loss.logits_of(*r.operands[:2])
-    epilogue = RowStatistics.of(dtype, summed)
-    return wgmma_loss.logits_launch(t, logits, H200, epilogue, (In(0), In(1)), (In(2), w, w, w, w)), r
+    results = Results(RowStatistics.of(dtype, summed), (In(2), w, w, w, w), ())
+    return wgmma_loss.logits_launch(t, logits, H200, (In(0), In(1)), results), r
 
 
 def gradient(t: WgmmaTiling, dtype, summed: bool = False, k: int = 1000) -> tuple[Launch, RegionSpec]:
     r, w = linear_loss_grad(1000, 1001, k, dtype), Work(0, f32)
     logits = wgmma_loss.logits_of(*r.operands[1:3])
     box = TensorMap(w, dtype, (1001, 1000), 2048, (64, 64))
-    epilogue, rows = LogitsGradient.of(dtype), (w, Work(0, i32))
-    made = wgmma_loss.logits_launch(
-        t, logits, H200, epilogue, (In(1), In(2)), rows, (Num(0, i32),), (box,)
-    )  # fmt: skip
-    return made, r
+    results = Results(LogitsGradient.of(dtype), (w, Work(0, i32)), (), staged=1, maps=(box,))
+    return wgmma_loss.logits_launch(t, logits, H200, (In(1), In(2)), results, (0,)), r
 
 
 def one_feature(t: WgmmaTiling, dtype, summed: bool) -> tuple[Launch, RegionSpec]:
