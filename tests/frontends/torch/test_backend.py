@@ -236,6 +236,7 @@ def test_an_index_beyond_one_of_several_axes_is_not_in_the_next_row(j):
         call(x, i, torch.tensor(j))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "f, index",
     [

@@ -62,6 +62,7 @@ def norm_of(draw, dtype):
     return model, x
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("dtype", "how"),
     [(torch.float32, "taken"), *((d, "taken") for d in HALVES), *zip(HALVES, ("raises", "other type"))],

@@ -162,6 +162,7 @@ def writing(lines, dtype=torch.float32, persistent=True):
     return Writes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_drawn_writes_into_buffers_are_eagers(dtype, request):
     draw = rng(request.node.nodeid)
@@ -184,6 +185,7 @@ def test_drawn_writes_into_buffers_are_eagers(dtype, request):
             )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("target", "said"),
     [

@@ -76,6 +76,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("expanded", [False, True])
 @pytest.mark.parametrize("name", FORWARD)
 def test_a_mask_of_keys_is_one_forward(name, expanded):

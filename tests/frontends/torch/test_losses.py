@@ -38,6 +38,7 @@ def labels_of(rows, classes, ignored=()):
     return labels
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("rows, classes", [(7, 5), (1, 1), (3, 1025), (33, 50)])
 def test_cross_entropy_is_one_op(rows, classes, reduction):
@@ -118,6 +119,7 @@ def test_logarithms_that_are_also_returned():
     assert JOINED not in taken() and not left(graphs())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize(
     "options", [{"weight": True}, {"label_smoothing": 0.1}, {"ignore_index": 3}], ids=lambda o: next(iter(o))
@@ -134,6 +136,7 @@ def test_with_weights_smoothing_and_another_ignored_label(options, reduction):
     assert not left(graphs())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 def test_one_row_and_images(reduction):
     for x, labels in (

@@ -93,6 +93,7 @@ def test_near_misses_of_activations_keep_their_values(request):
     assert found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SPELT)
 def test_spellings_are_recognised_in_traced_graphs(name):
     x = numbers()

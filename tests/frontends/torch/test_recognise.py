@@ -81,6 +81,7 @@ MASKS = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_that_are_the_same_in_every_run(name):
     mask, kind = MASKS[name]
@@ -145,6 +146,7 @@ POSITIONS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", POSITIONS)
 def test_padding_of_sizes_that_change_is_handed_on_unexpanded(name):
     """Where the queries' own part hides nothing whatever the sizes are."""
@@ -199,6 +201,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_however_they_are_spelt(name):
     function, kind = ACTIVATIONS[name]
@@ -230,6 +233,7 @@ def test_what_is_widened_in_between_or_reads_two_tensors_stays():
     assert recognised() == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [n for n in ACTIVATIONS if ACTIVATIONS[n][1]])
 def test_autocast_widens_what_is_in_between(name):
     """Powers and exponentials are f32 there, though the operand is bf16."""
@@ -248,6 +252,7 @@ def test_autocast_widens_what_is_in_between(name):
     assert len(recognised()) == 1
 
 
+@pytest.mark.sample(3)
 @pytest.mark.spec("A15")
 @pytest.mark.parametrize("name", [n for n in ACTIVATIONS if ACTIVATIONS[n][1]])
 def test_a_recognised_activation_is_no_less_exact(name):

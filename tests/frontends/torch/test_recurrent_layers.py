@@ -27,6 +27,7 @@ def loss(out, want):
     return ((out["out"] - want) ** 2).mean() + sum((s**2).mean() for n, s in out.items() if n != "out")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "how",
     [

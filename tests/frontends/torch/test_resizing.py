@@ -15,6 +15,7 @@ MODES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_an_exported_model_makes_what_pytorch_does(mode):
     module, x = nn.Sequential(nn.Upsample(**MODES[mode]), nn.Conv2d(2, 3, 1)).eval(), torch.randn(2, 2, 4, 5)
@@ -22,6 +23,7 @@ def test_an_exported_model_makes_what_pytorch_does(mode):
     np.testing.assert_allclose(got, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_trains_without_pytorch_s_kernels(mode):
     torch.manual_seed(0)

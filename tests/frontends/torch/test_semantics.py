@@ -66,6 +66,7 @@ def test_the_same_function_with_automatic_dynamic_sizes():
             close(call(x), model(x), 2e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "f",
     [

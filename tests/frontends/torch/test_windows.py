@@ -29,6 +29,7 @@ def same_gradients(f, *args, tolerance=2e-5, **options):
         close(got, want, tolerance)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "kernel, size", [((4, 4), (8, 12)), ((2, 3), (5, 7)), ((3,), (9,)), ((2, 2, 2), (4, 5, 2))]
 )
@@ -49,6 +50,7 @@ def test_patches_in_halves():
 PADDED = {"low": (1, 1), "high": (1, 1)}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("x, w, attrs, dtype, device, taken", [
     ((32, 64, 56, 56), (64, 64, 3, 3), PADDED, bf16, "h200", True),
     ((32, 256, 56, 56), (512, 256, 1, 1), {"strides": (2, 2)}, f16, "h100", True),
@@ -94,6 +96,7 @@ def test_other_convolutions_are_pytorchs():
     } == {1}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "axes, how",
     [
@@ -114,6 +117,7 @@ def test_any_convolution(axes, how):
     same_gradients(lambda x, w, b: conv(x, w, b, **how), *args, fallback="error")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "how", [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"stride": 2, "groups": 2, "dilation": 2}], ids=str
 )  # fmt: skip
@@ -122,6 +126,7 @@ def test_transposed_convolutions(how):
     same_gradients(lambda x, w, b: F.conv_transpose2d(x, w, b, **how), *args, fallback="error")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "how",
     [
@@ -149,6 +154,7 @@ def test_max_pooling(how):
     same_gradients(lambda x: F.max_pool2d(x, **how), torch.randn(2, 3, 8, 6), fallback="error")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "how",
     [
@@ -200,6 +206,7 @@ def put(x, *where, values, add=False):
     return torch.ops.aten.index_put(x, where, values, add)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "f",
     [
