@@ -29,8 +29,8 @@ from wgmma_cases import (
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.gemm import copied as gemm_packed
 from aicf.cuda_kernels.gemm import mma as gemm_mma
-from aicf.cuda_kernels.gemm import packed as gemm_packed
 from aicf.cuda_kernels.gemm.operands.tma import operands_of
 from aicf.device.spec import preset
 from aicf.printing import render

@@ -11,22 +11,20 @@ from kernel_cases import TF32X3S, desc, fused
 from kernel_cases import VARIANTS as KNOWN
 from machines.mma_machine import rounded
 from test_gemm_packed import computed
-from test_pack import copied
+from test_pack import copied as copies_of
 from test_wgmma import assert_clean
 from wgmma_cases import H200, TRANSPOSES, assert_refused, named, product, residual
 
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import pack, problem
-from aicf.cuda_kernels.gemm import tf32x3 as gemm_tf32x3
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import copied, problem, wgmma_tiling
+from aicf.cuda_kernels.gemm.operands import pack
 from aicf.cuda_kernels.gemm.wgmma_mainloop import accumulators_of
-from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
 
-VARIANTS = {v.name: v for v in variants_in(gemm_tf32x3)}
-SMALL = gemm_tf32x3._variant("64x64", gemm_wgmma.PROMOTED["64x64"])
-TILINGS = [t for t in gemm_wgmma.TILINGS if str(t) in gemm_tf32x3.TILINGS]
+VARIANTS = {v.name: v for v in copied.TF32X3}
+(SMALL,) = copied.tf32x3_configs("64x64")
+TILINGS = [t for t in wgmma_tiling.TILINGS if named(t, "tf32x3") in VARIANTS]
 
 
 def of(*sizes: int, make=product, **more) -> RegionSpec:
@@ -71,7 +69,7 @@ def test_parts_add_up(t, row):
     """To 22 bits and more; each is one that TF32 holds, and zeros follow it to whole units. What is not finite leaves NaN."""
     hi_lo = (1, 0, 0)
     copy = pack.copy_of(0, t, row, hi_lo)
-    ((got,), (want,)) = copied([copy], [1], random.randrange(2**32))  # any bits, as integers
+    ((got,), (want,)) = copies_of([copy], [1], random.randrange(2**32))  # any bits, as integers
     each = -(-t.shape[row] // 4) * 4
     assert copy.target.shape[row] == 3 * each
     lo, hi, again = (x.view(np.float32) for x in np.split(got, 3, axis=row))
@@ -98,7 +96,7 @@ def test_as_exact_as_f32(ta, tb):
 
 def test_slices_are_added_up():
     """TF32 alone waits for a slice after it has asked for the next."""
-    finish = problem.epilogue(gemm_tf32x3.split(of(64, 64, 64)).region, 2)
+    finish = problem.epilogue(copied.two_terms(of(64, 64, 64)).region, 2)
     for t in TILINGS:
         assert [accumulators_of(replace(t, promoted=s), finish, True, True).late for s in (False, True)] == [
             1,

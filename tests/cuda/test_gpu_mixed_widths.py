@@ -7,13 +7,13 @@ from test_gpu_kernels import gpu, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
 from wgmma_cases import H200, MIXED_WIDTHS, activated, product, residual, stashed
 
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm import wgmma_tiling
 from aicf.cuda_kernels.gemm.schedule import persistent
 from aicf.types import bf16, f16
 
 pytestmark = pytest.mark.gpu
 
-(TILING,), (VARIANT,) = gemm_wgmma.MIXED_WIDTHS, MIXED_WIDTHS.values()
+(TILING,), (VARIANT,) = wgmma_tiling.MIXED_WIDTHS, MIXED_WIDTHS.values()
 ROWS, COLUMNS = (
     1104,
     2056,

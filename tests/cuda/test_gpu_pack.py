@@ -20,7 +20,7 @@ from wgmma_cases import OTHERS, PACKED, TRANSPOSES, backward, product, residual,
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import pack
+from aicf.cuda_kernels.gemm.operands import pack
 from aicf.device.runtime import runtime
 from aicf.dispatch.loader import KernelLoader
 from aicf.dispatch.prepared import prepare

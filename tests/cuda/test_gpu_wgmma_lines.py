@@ -10,7 +10,7 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 from test_gpu_wgmma import _known, check  # noqa: F401  (a fixture)
 from wgmma_cases import BY_NAME, SPLITS, activated, product, residual, two_rows
 
-from aicf.cuda_kernels.gemm import wgmma_cost, wgmma_results
+from aicf.cuda_kernels.gemm import wgmma_results
 from aicf.types import bf16, f16, f32
 
 pytestmark = pytest.mark.gpu
@@ -64,6 +64,6 @@ def test_the_bits_are_those_that_threads_store(gpu, variant, monkeypatch):  # no
     assert wgmma_results.in_lines(r)
     lines = launch_case(gpu, case, operands.memory)
     assert_close(case, lines, reference(case, operands.arrays))
-    monkeypatch.setattr(wgmma_cost, "in_lines", lambda region: False)
+    monkeypatch.setattr(wgmma_results, "in_lines", lambda region: False)
     threads = launch_case(gpu, case, operands.memory)
     np.testing.assert_array_equal(bits(lines[0]), bits(threads[0]))

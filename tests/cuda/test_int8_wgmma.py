@@ -13,21 +13,20 @@ from int8_cases import SIGNS, assert_exact, operands_of, residual, scaled, whole
 from kernel_cases import VARIANTS
 from machines.hopper_model import NOTHING, Machine
 from test_wgmma import assert_clean
-from wgmma_cases import ALL, H200, assert_refused, product
+from wgmma_cases import ALL, H200, assert_refused, gemm_launch, product
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import int8_wgmma
+from aicf.cuda_kernels.gemm import copied
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm.int8_wgmma import INT8_TILINGS
-from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import INT8_CONFIGS, WgmmaTiling
 from aicf.device.spec import preset
 from aicf.registry.select import select
-from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import DType, bf16, i8
 
-BY_NAME = {v.name: v for v in variants_in(int8_wgmma)}
+BY_NAME = {v.name: v for v in (*gemm_wgmma.INT8, *copied.PACKED[1])}
+INT8_TILINGS = [c.tiling for c in INT8_CONFIGS]
 PACKED = {name: v for name, v in BY_NAME.items() if name.endswith(" packed]")}
 PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith(" int8]")}
 NAIVE = "cuda.gemm_naive_int8.v1"
@@ -77,7 +76,7 @@ def run(t: WgmmaTiling, r: RegionSpec, seed: int, grid: int = 1) -> None:
     """On the model of a Hopper multiprocessor, with all of the range of integers."""
     given = operands_of(r, seed)
     outs = [np.full(d.numel, 1, d.dtype.numpy) for d in r.results]
-    Machine(seed).launch(gemm_wgmma.gemm_launch(t, r, H200), given.memory, outs, grid, NOTHING, 0)
+    Machine(seed).launch(gemm_launch(t, r, H200), given.memory, outs, grid, NOTHING, 0)
     assert_exact(r, [x.reshape(d.shape) for x, d in zip(outs, r.results)], given.arrays)
 
 
@@ -100,9 +99,7 @@ def test_clusters_share_b():
 
 def test_whole_numbers_of_floats_agree():
     """As other kernels' tests have them."""
-    run_launch(
-        gemm_wgmma.gemm_launch(LITTLE, scaled(64, 72, 48), H200), scaled(64, 72, 48), 3, tolerance=1e-2
-    )
+    run_launch(gemm_launch(LITTLE, scaled(64, 72, 48), H200), scaled(64, 72, 48), 3, tolerance=1e-2)
 
 
 # --- machine code -----------------------------------------------------------------------------------------------------
@@ -114,14 +111,14 @@ EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in IN
 
 def is_new(t: WgmmaTiling, then: str, types: tuple[DType, DType]) -> bool:
     r = MAKES[then](1000, 1008, 1000, types)
-    return are_new([gemm_wgmma.gemm_launch(t, r, H200)], r, H200.target)
+    return are_new([gemm_launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.parametrize("t, then, types", CODE if ALL else EACH, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, then, types):
     r = MAKES[then](1000, 1008, 1000, types)
-    launch = gemm_wgmma.gemm_launch(t, r, H200)
+    launch = gemm_launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
     found_clean(launch, r, H200.target)

@@ -15,7 +15,7 @@ from wgmma_cases import H200
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.compile import signature_of
-from aicf.cuda_kernels.gemm import pack
+from aicf.cuda_kernels.gemm.operands import pack
 from aicf.ops.schema import schema_of
 from aicf.registry.variant import Launch
 from aicf.rows import RegionSpec

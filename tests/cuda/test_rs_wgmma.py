@@ -15,21 +15,22 @@ from machines.hopper_copies import moved
 from machines.hopper_model import Machine, Stuck, Words
 from test_wgmma import assert_clean
 from test_wgmma_split import in_place_of_the_workspace
-from wgmma_cases import ALL, H200, activated, assert_refused, product, residual, stashed
+from wgmma_cases import ALL, H200, activated, assert_refused, gemm_launch, product, residual, stashed
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import rs_wgmma
-from aicf.cuda_kernels.gemm.rs_wgmma import RS_TILINGS, SPLIT
+from aicf.cuda_kernels.gemm import copied
+from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.schedule.split_k import KSplit
-from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import RS_CONFIGS, WgmmaTiling
 from aicf.cuda_kernels.ptx.register_operand import PLACES, register_operand_mn, register_operand_place
 from aicf.registry.select import select
-from aicf.registry.variant import Out, variants_in
+from aicf.registry.variant import Out
 from aicf.rows import RegionSpec
 from aicf.types import Precision, bf16, f32
 
-BY_NAME = {v.name: v for v in variants_in(rs_wgmma)}
+BY_NAME = {v.name: v for v in (*gemm_wgmma.RS, *copied.PACKED[2])}
+RS_TILINGS = [c.tiling for c in RS_CONFIGS if not c.split]
 PACKED = {name: v for name, v in BY_NAME.items() if name.endswith(" packed]")}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith(" split]")}
 PLAIN = {name: v for name, v in BY_NAME.items() if name.endswith(" rs]")}
@@ -50,7 +51,7 @@ def rs_product(m: int, n: int, k: int, ta: bool, tb: bool, make=product, **more)
 def run(
     t: WgmmaTiling, r: RegionSpec, seed: int = 0, grid: int = 1, machine: type[Machine] = Machine
 ) -> None:
-    run_launch(rs_wgmma.rs_launch(t, r, H200), r, seed, grid, machine)
+    run_launch(gemm_launch(t, r, H200, path="rs"), r, seed, grid, machine)
 
 
 # --- what is taken ----------------------------------------------------------------------------------------------------
@@ -80,9 +81,9 @@ def test_large_products_take_rs_kernels(ta, tb):
 def test_tiles_are_of_the_lines_in_registers():
     """128 of n and 256 of m, if b is."""
     for order, tiles in zip(ORDERS, (5 * 2, 4 * 3)):
-        assert rs_wgmma.rs_launch(WgmmaTiling(128, 256, 2), rs_product(500, 600, 64, *order), H200).grid == (
-            tiles,
-        )
+        assert gemm_launch(
+            WgmmaTiling(128, 256, 2), rs_product(500, 600, 64, *order), H200, path="rs"
+        ).grid == (tiles,)
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_every_part_goes_where_it_belongs(t, ta, tb):
     """The last one shorter."""
     m, n, k, split = 72, 136, 200, KSplit(3, 96)
     r, seed = rs_product(m, n, k, ta, tb), random.randrange(2**32)
-    launch = rs_wgmma.rs_launch(t, r, H200, split)
+    launch = gemm_launch(t, r, H200, split, path="rs")
     launch = replace(launch, args=in_place_of_the_workspace(launch.args, Out(0)))
     a, b = (np.random.default_rng(seed).integers(-2, 3, d.shape).astype(np.float32) for d in r.operands)
     out = np.full(split.number * m * n, np.nan, np.float32)
@@ -199,7 +200,7 @@ EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in RS
 
 def launch_of(t: WgmmaTiling, ta: bool, tb: bool, then: str):
     r = rs_product(1000, 1016, 1000, ta, tb, MAKES[then])
-    return rs_wgmma.rs_launch(t, r, H200), r
+    return gemm_launch(t, r, H200, path="rs"), r
 
 
 def is_new(t: WgmmaTiling, ta: bool, tb: bool, then: str) -> bool:
@@ -219,10 +220,10 @@ def test_compiles_without_spills_or_serialized_products(t, ta, tb, then):
 
 @pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2", "D10")
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("name", [str(c.tiling) for c in RS_CONFIGS if c.split])
 @pytest.mark.parametrize("ta, tb", ORDERS)
 @pytest.mark.parametrize("n", [1000, 1001])
 def test_parts_compile_without_spills_or_serialized_products(name, ta, tb, n):
     t, r = next(t for t in RS_TILINGS if str(t) == name), rs_product(1000, n, 4096, ta, tb)
-    made = engine.compile_launch(rs_wgmma.rs_launch(t, r, H200, KSplit(4, 1024)), r, H200.target)
+    made = engine.compile_launch(gemm_launch(t, r, H200, KSplit(4, 1024), path="rs"), r, H200.target)
     assert_clean(t, made)

@@ -27,6 +27,7 @@ from wgmma_cases import (
     assert_refused,
     backward,
     batches,
+    gemm_launch,
     named,
     other,
     product,
@@ -37,7 +38,6 @@ from wgmma_cases import (
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_results
 from aicf.cuda_kernels.gemm.operands.tma import operands_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import SHARED, WgmmaTiling
@@ -205,7 +205,7 @@ def test_groups_of_rows_are_about_as_high_as_what_runs_at_once_is_wide():
 
 
 def compiled(t: WgmmaTiling, r: RegionSpec):
-    launch = gemm_wgmma.gemm_launch(t, r, H200)
+    launch = gemm_launch(t, r, H200)
     made = engine.compile_launch(launch, r, H200.target)
     assert_clean(t, made)
     found_clean(launch, r, H200.target)
@@ -257,7 +257,7 @@ def region_of(order: tuple[bool, bool], dtype: DType, then: str) -> RegionSpec:
 
 def is_new(t: WgmmaTiling, order: tuple[bool, bool], dtype: DType, then: str) -> bool:
     r = region_of(order, dtype, then)
-    return are_new([gemm_wgmma.gemm_launch(t, r, H200)], r, H200.target)
+    return are_new([gemm_launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")

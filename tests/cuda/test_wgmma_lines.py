@@ -26,6 +26,7 @@ from wgmma_cases import (
     TILINGS,
     activated,
     backward,
+    gemm_launch,
     product,
     residual,
     stashed,
@@ -33,8 +34,7 @@ from wgmma_cases import (
 )
 
 import aicf
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm import wgmma_results
+from aicf.cuda_kernels.gemm import wgmma_results, wgmma_tiling
 from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.registry.select import select
@@ -149,7 +149,7 @@ def run_between_guards(
     ins = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
     memory = np.full(out.numel + 2 * guard, np.nan).astype(out.dtype.numpy)
     first = guard + shift
-    model, launch = machine(seed), gemm_wgmma.gemm_launch(t, r, H200)
+    model, launch = machine(seed), gemm_launch(t, r, H200)
     model.launch(launch, [x.ravel() for x in ins], [memory[first:]], t.cluster)
     got = memory[first : first + out.numel].reshape(out.shape)
     assert_close(Case("", r, tolerance=HALVES[out.dtype]), [got], reference(Case("", r), ins))
@@ -240,14 +240,14 @@ EPILOGUES = {
     "batch": lambda m, n, k, dtype: biased(Product(m, n, k, dtype, batch=(3, 2), trans_b=True), n),
 }
 CODE = [
-    (t, f16, then) for t in (*TILINGS, *gemm_wgmma.MIXED_WIDTHS, *gemm_wgmma.STREAM) for then in EPILOGUES
+    (t, f16, then) for t in (*TILINGS, *wgmma_tiling.MIXED_WIDTHS, *wgmma_tiling.STREAM) for then in EPILOGUES
 ]
 LOGITS = [(t, bf16, "plain") for t in TILINGS if str(t) in ("128x128_pingpong", "128x256_cluster2")]
 
 
 def is_new(t: WgmmaTiling, dtype: DType, then: str) -> bool:
     r = EPILOGUES[then](1000, 1001, 1000, dtype)
-    return wgmma_results.staged(t, r) > 0 and are_new([gemm_wgmma.gemm_launch(t, r, H200)], r, H200.target)
+    return wgmma_results.staged(t, r) > 0 and are_new([gemm_launch(t, r, H200)], r, H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")

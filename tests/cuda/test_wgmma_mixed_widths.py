@@ -20,6 +20,7 @@ from wgmma_cases import (
     activated,
     backward,
     batches,
+    gemm_launch,
     other,
     product,
     residual,
@@ -27,7 +28,7 @@ from wgmma_cases import (
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm import wgmma_cost
+from aicf.cuda_kernels.gemm import wgmma_tiling
 from aicf.cuda_kernels.gemm.schedule import persistent
 from aicf.cuda_kernels.gemm.wgmma_scheduler import counter_of, placer_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
@@ -39,8 +40,8 @@ PINGPONG, SHARED = WgmmaTiling(64, 64, 2, ping_pong=True, narrow_n=56), WgmmaTil
 
 def launch(t: WgmmaTiling, r: RegionSpec, narrow_tiles: int, monkeypatch: pytest.MonkeyPatch):
     """With so many narrow tiles in a row, whatever they are good for."""
-    monkeypatch.setattr(wgmma_cost, "narrow_tiles", lambda *asked: narrow_tiles)
-    return gemm_wgmma.gemm_launch(t, r, H200)
+    monkeypatch.setattr(gemm_wgmma, "narrow_tiles", lambda *asked: narrow_tiles)
+    return gemm_launch(t, r, H200)
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -81,7 +82,7 @@ def test_tiles_cover_the_results_once(rows, columns, narrow_tiles):
 
 
 MAPS = [then for then in EPILOGUES if then != "backward"]
-CODE = list(itertools.product(gemm_wgmma.MIXED_WIDTHS, TRANSPOSES, HALVES, MAPS))
+CODE = list(itertools.product(wgmma_tiling.MIXED_WIDTHS, TRANSPOSES, HALVES, MAPS))
 
 
 @pytest.mark.sample(1, pool="machine code")
@@ -89,7 +90,7 @@ CODE = list(itertools.product(gemm_wgmma.MIXED_WIDTHS, TRANSPOSES, HALVES, MAPS)
 @pytest.mark.parametrize("t, order, dtype, then", CODE if ALL else CODE[:: len(CODE) // 4], ids=str)
 def test_compiles_without_spills_or_serialized_products(t, order, dtype: DType, then):
     r = EPILOGUES[then](4096, 4096, 4096, dtype=dtype, ta=order[0], tb=order[1])
-    made = gemm_wgmma.gemm_launch(t, r, H200)
+    made = gemm_launch(t, r, H200)
     assert_clean(t, engine.compile_launch(made, r, H200.target))
 
 
@@ -97,7 +98,7 @@ def test_compiles_without_spills_or_serialized_products(t, order, dtype: DType, 
 def test_they_fill_the_last_wave():
     """4096 x 4096 is 1,024 tiles of 128 x 128: eight waves, of which one is three quarters full; with 16 narrow tiles in the place of 15
     it is 1,056, and each of 132 multiprocessors has eight, of which at most five are wide."""
-    (t,) = gemm_wgmma.MIXED_WIDTHS
+    (t,) = wgmma_tiling.MIXED_WIDTHS
     for size, narrow_tiles, wide, narrow in ((4096, 16, 5, 3), (8192, 32, 17, 15), (2048, 0, 2, 0)):
         r = product(size, size, size, tb=True)
         assert persistent.narrow_tiles(t, r, H200) == narrow_tiles

@@ -20,6 +20,7 @@ from wgmma_cases import (
     TRANSPOSES,
     activated,
     batches,
+    gemm_launch,
     other,
     product,
     residual,
@@ -27,7 +28,6 @@ from wgmma_cases import (
 )
 
 from aicf.cuda_kernels.dsl import device
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_body as body
 from aicf.cuda_kernels.gemm import wgmma_mainloop as wgmma_sums
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
@@ -45,7 +45,7 @@ def run(
     machine: type[Machine] = Machine,
     tolerance: float = 0.0,
 ) -> None:
-    launch = gemm_wgmma.gemm_launch(t, r, H200)
+    launch = gemm_launch(t, r, H200)
     run_launch(
         launch, r, seed, grid or (launch.grid[0] if t.cluster_split > 1 else t.cluster), machine, tolerance
     )
@@ -141,7 +141,7 @@ def test_long_sums_of_bytes_are_kept_in_f32(monkeypatch):
     def error():
         body.wgmma.cache_clear()
         out = np.full(r.results[0].shape, np.nan, np.float32)
-        launch = gemm_wgmma.gemm_launch(LITTLE2, r, H200)
+        launch = gemm_launch(LITTLE2, r, H200)
         FourteenBits(0).launch(launch, [x.reshape(-1) for x in ins], [out.reshape(-1)], 1)
         return float(np.abs(out / want - 1).max())
 

@@ -22,13 +22,13 @@ from wgmma_cases import (
     activated,
     backward,
     batches,
+    gemm_launch,
     other,
     product,
     residual,
     stashed,
 )
 
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_results
 from aicf.cuda_kernels.gemm.wgmma_columns import lane_distributed, preloaded_reads
 from aicf.cuda_kernels.gemm.wgmma_tiling import OF_C, WgmmaTiling
@@ -57,7 +57,7 @@ def run_with_sums(t: WgmmaTiling, r: RegionSpec, seed: int = 0, machine: type[Ma
     arrays = [rng.integers(-2, 3, d.shape).astype(d.dtype.numpy) for d in r.operands]
     lines = -(-m // t.rows) * WARPS
     outs = [np.full(d.numel, np.nan).astype(d.dtype.numpy) for d in r.results]
-    launch = gemm_wgmma.gemm_launch(t, r, H200)
+    launch = gemm_launch(t, r, H200)
     launch = dataclasses.replace(launch, args=in_place_of_the_workspace(launch.args, Out(len(outs))))
     written = np.full(lines * n, np.nan, np.float32)
     machine(seed).launch(launch, [a.ravel() for a in arrays], [*outs, written], t.cluster)

@@ -20,19 +20,21 @@ from wgmma_cases import (
     TRANSPOSES,
     VARIANTS,
     assert_refused,
+    gemm_launch,
     named,
     product,
     residual,
 )
 
 from aicf.cuda_kernels.compiler import engine
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_cost
 from aicf.cuda_kernels.gemm.schedule import split_k as gemm_split
 from aicf.cuda_kernels.gemm.schedule.split_k import KSplit
-from aicf.cuda_kernels.gemm.wgmma_tiling import SPLIT, WgmmaTiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import CONFIGS, WgmmaTiling
 from aicf.registry.variant import Out, Work
 from aicf.types import bf16
+
+SPLIT = [c.tiling for c in CONFIGS if c.split]
 
 
 @pytest.mark.parametrize("r, reason", [
@@ -90,7 +92,7 @@ def test_every_part_goes_where_it_belongs(t, sizes, depth):
     rows = np.full((k, -(-n // 8) * 8), np.nan, np.float16)
     rows[:, :n] = b
     split = KSplit(-(-k // depth), depth)
-    launch = gemm_wgmma.gemm_launch(t, r, H200, split)
+    launch = gemm_launch(t, r, H200, split)
     launch = dataclasses.replace(launch, args=in_place_of_the_workspace(launch.args, Out(0)))
     out = np.full(split.number * m * n, np.nan, np.float32)
     Machine(seed).launch(launch, [a.astype(np.float16).ravel(), rows.ravel()], [out], t.cluster)
@@ -114,5 +116,5 @@ CODE = [(t, order, n) for t in SPLIT for order in TRANSPOSES for n in (1000, 100
 def test_compiles_without_spills_or_serialized_products(t, order, n):
     ta, tb = order
     r = product(1000, n, 4096, ta=ta, tb=tb, pitch=(None, None if tb else 1008))
-    launch = gemm_wgmma.gemm_launch(t, r, H200, gemm_split.divide(4096, 4, 64))
+    launch = gemm_launch(t, r, H200, gemm_split.divide(4096, 4, 64))
     assert_clean(t, engine.compile_launch(launch, r, H200.target))

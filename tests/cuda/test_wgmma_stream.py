@@ -29,6 +29,7 @@ from wgmma_cases import (
     backward,
     batches,
     divided_batches,
+    gemm_launch,
     named,
     other,
     product,
@@ -37,7 +38,6 @@ from wgmma_cases import (
 )
 
 from aicf.cuda_kernels.gemm import problem
-from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.schedule import stream_k as wgmma_stream
 from aicf.cuda_kernels.gemm.wgmma_scheduler import coords_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import STREAM, WgmmaTiling
@@ -114,7 +114,7 @@ def junk(nbytes, seed=0):
 def run(t, r, blocks, machine=Machine, at_once=0, workspace=None, tolerance=0.0):
     """On a device with so many multiprocessors. What the workspace holds before is not known, and afterwards no flag is up."""
     seed, device = random.randrange(2**32), replace(H200, sms=blocks)
-    launch = gemm_wgmma.gemm_launch(t, r, device)
+    launch = gemm_launch(t, r, device)
     assert launch.grid == (blocks,)
     if workspace is None:
         workspace = junk(wgmma_stream.workspace(t, r, device))
@@ -268,7 +268,7 @@ EACH = [random.Random(f"{t}").choice([c for c in CODE if c[0] == t]) for t in ST
 
 
 def is_new(t, form) -> bool:
-    return are_new([gemm_wgmma.gemm_launch(t, FORMS[form], H200)], FORMS[form], H200.target)
+    return are_new([gemm_launch(t, FORMS[form], H200)], FORMS[form], H200.target)
 
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")

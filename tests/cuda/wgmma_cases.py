@@ -7,10 +7,10 @@ import itertools
 from fused_gemm_cases import Product, batched, biased, two_biases
 from kernel_cases import ALL, desc, fused  # noqa: F401  (ALL is looked for here)
 
-from aicf.cuda_kernels.gemm import packed as gemm_packed
+from aicf.cuda_kernels.gemm import copied, wgmma_tiling
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
+from aicf.cuda_kernels.gemm.wgmma_tiling import TILINGS, WgmmaConfig  # noqa: F401  (TILINGS are looked for here)
 from aicf.device.spec import preset
-from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, Precision, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32
 
@@ -22,16 +22,20 @@ def named(tiling, *words):
     return f"gemm_wgmma[{' '.join([str(tiling).replace('_', ' '), *words])}]"
 
 
-BY_NAME = {v.name: v for v in variants_in(gemm_wgmma)}
+def gemm_launch(tiling, region, device, split=None, path=""):
+    """Of a tiling, whichever kernels there are."""
+    return gemm_wgmma.gemm_launch(WgmmaConfig(tiling, path), region, device, split)
+
+
+BY_NAME = {v.name: v for v in gemm_wgmma.WGMMA}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith(" split]")}
-MIXED_WIDTHS = {named(t): BY_NAME[named(t)] for t in gemm_wgmma.MIXED_WIDTHS}  # for many columns
+MIXED_WIDTHS = {named(t): BY_NAME[named(t)] for t in wgmma_tiling.MIXED_WIDTHS}  # for many columns
 STREAMS = {name: v for name, v in BY_NAME.items() if name.endswith(" stream]")}
 VARIANTS = {name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *MIXED_WIDTHS, *STREAMS}}
-PACKED = {v.name: v for v in gemm_packed.VARIANTS if v.kernel == "cuda.gemm_wgmma.v1"}
+PACKED = {v.name: v for v in copied.PACKED[0]}
 CLUSTER_SPLIT = {
     name: v for name, v in VARIANTS.items() if " cluster split" in name
 }  # whose blocks share tiles
-TILINGS = gemm_wgmma.TILINGS
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 
 

@@ -1,6 +1,6 @@
 """Variants for matrix products in exact f32 on Hopper's CUDA cores: TMA, a ring of K-tiles, 128 accumulators to a thread.
 
-Epilogues and results are those of problem.py, descriptors of operands those of wgmma.py: rows, K-major or MN-major, begin at multiples of
+Epilogues and results are those of problem.py, descriptors of operands those of operands/tma.py: rows, K-major or MN-major, begin at multiples of
 16 bytes.
 """
 

@@ -1,53 +1,40 @@
-"""Variants for matrix products on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters.
+"""Matrix products on Hopper: TMA, wgmma, warp-specialised persistent blocks, clusters. The kernel's body is wgmma_body.py.
 
-Epilogues and results are those of problem.py; operands are loaded by TMA, so that rows have to begin at multiples of 16 bytes. Halves
-are K-major or MN-major; TF32 and fp8 have to be K-major.
+A config is a tiling with its schedule, a path of operands (operands/) and whether k is split. Types are f16, bf16, f32 rounded to tf32, fp8, and
+with `int8` i8 and u8; `rs`, `packed` and `tf32x3` are paths for operands that wgmma can't read as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
+from typing import Any
 
 from ...device.spec import DeviceSpec
+from ...registry.checks import first_failure
 from ...registry.cost import Cost
-from ...registry.variant import Checks, KernelVariant, Launch, Num, Reject, at_least, at_most, cdiv, variant
+from ...registry.variant import Checks, Launch, Num, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...types import Precision, f32, i32
+from ...types import BASIC, DType, Precision, f32, i8, i32, u8
 from ..hopper.units import ATOM, WARPS
 from . import column_sums, problem, wgmma_cost
+from .operands.registers import from_registers, in_registers, rs_operands
 from .operands.tma import Operands, from_shared, operands_of
-from .schedule import split_k as gemm_split
-from .schedule import stream_k
+from .schedule import split_k, stream_k
 from .schedule.persistent import clusters, narrow_tiles, resident
 from .schedule.split_k import KSplit
-from .wgmma_results import Results, partial_sums, results_of
-from .wgmma_tiling import MIXED_WIDTHS, SPLIT, STREAM, TILINGS, WgmmaTiling, k_tile, promotes
+from .wgmma_results import Results, direct_results, partial_sums, results_of
+from .wgmma_tiling import CONFIGS, INT8_CONFIGS, RS_CONFIGS, WgmmaConfig, WgmmaTiling, k_tile, promotes
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
 
-def extents(region: RegionSpec) -> tuple[int, int, int]:
-    """m, n and k."""
-    p, _ = problem.read(region)
-    return p.m, p.n, p.k
-
-
-@lru_cache(maxsize=256)
-def family(region: RegionSpec) -> Reject | None:
-    """Every tiling takes what tensor cores multiply, in rows that the accelerator can copy."""
-    return next((reject for reject in _checks(region) if reject is not None), None)
-
-
-def _checks(region: RegionSpec) -> Checks:
-    yield from checks(region)
-    made = operands_of(region)
-    yield made if isinstance(made, Reject) else None
+# --- which problems ---------------------------------------------------------------------------------------------------
 
 
 def checks(region: RegionSpec) -> Checks:
-    """Of all that follows, but for how operands lie."""
+    """Of all paths, but for where operands are."""
     yield from problem.checks(region)
     p, _ = problem.read(region)
     if p.dtype is f32 and p.precision is not Precision.tf32:
@@ -62,97 +49,42 @@ def checks(region: RegionSpec) -> Checks:
     yield at_most("tiles of 64 x 64", p.count * cdiv(p.m, 64) * cdiv(p.n, 64), EXTENT)
 
 
-def _summed(tiling: WgmmaTiling, region: RegionSpec) -> Reject | None:
-    if promotes(problem.read(region)[0].dtype) and not tiling.can_promote:
-        return Reject(
-            "accumulators",
-            "fp8 accumulators are promoted while tensor cores go on: needs two consumers that multiply at once, and registers for both",
-        )
-    return None
+def _family(operands: Callable[[RegionSpec], Any], *types: DType) -> Callable[[RegionSpec], Reject | None]:
+    """What all configs of a path refuse: `operands` says whether it can read a and b, of these types if any are said."""
 
-
-# --- variants ---------------------------------------------------------------------------------------------------------
-
-
-def _narrow(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
-    """A group of narrow tiles has to find room, in one product."""
-    if tiling.narrow_n:
+    def path_checks(region: RegionSpec) -> Checks:
+        yield from checks(region)
         p, _ = problem.read(region)
-        yield at_least("n", p.n, tiling.narrow_n * tiling.narrow_group)
-        yield at_most("axes of the batch", len(p.batch), 0)
-        made = operands_of(region)
-        if not isinstance(made, Reject) and not made[1].k_major:  # 510 TFLOP/s of 8192^3, and 660 where it is
-            yield Reject(
-                "rows",
-                f"b is N-major, of {tiling.narrow_n} columns, which tensor cores read slowly: needs K-major",
-            )
+        if types and p.dtype not in types:
+            yield Reject("dtype", f"a is {p.dtype}, this one is for {' and '.join(t.name for t in types)}")
+        found = operands(region)
+        yield found if isinstance(found, Reject) else None
+
+    return lru_cache(maxsize=256)(lambda region: first_failure(path_checks(region)))
 
 
-def _wgmma(tiling: WgmmaTiling) -> KernelVariant:
-    """A tiling as a variant."""
-    # column sums are of 64 columns at a time; and divided tiles with these took up to 11 % longer than whole ones
-    plain = tiling.columns % ATOM or tiling.narrow_n or tiling.stream
-    takes = problem.TAKES if plain else problem.TAKES_SUMS
-
-    @variant("gemm", id="cuda.gemm_wgmma.v1", config=(tiling,), takes=takes, needs=("sm_90a",), family=family)
-    class Wgmma:
-        __doc__ = f"""Persistent blocks of {tiling.consumers} consumer warpgroups and a producer, a {tiling.m} x {tiling.n} tile at a time.
-
-        Parallel over tiles{" and splits of k" * (tiling.cluster_split > 1)}, {tiling.together} block{"s" * (tiling.together > 1)} to a cluster. TMA brings K-tiles of 128 bytes of k, wgmma multiplies them
-        out of shared memory: f16 or bf16, in all four transposes; f32 rounded to tf32, and fp8, of which k is contiguous. Sums
-        are f32, of fp8 after 128 of k each. 2MNK flops, edges padded to whole tiles. Bytes: both operands once per tile that
-        uses them{", b once per cluster" * (tiling.cluster > 1)}. Limit: tensor cores; at the ends of a tile, its epilogue.
-        """
-
-        def accepts(region: RegionSpec) -> Checks:
-            yield _summed(tiling, region)
-            yield from _narrow(tiling, region)
-            if region.strict and tiling.cluster_split > 1:
-                yield Reject("strict", gemm_split.STRICT)
-            if tiling.stream:
-                yield from stream_k.checks(tiling, region)
-            yield at_most("blocks", clusters(tiling, region) * tiling.together, 2**31 - 1)
-
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return column_sums.with_sums(
-                wgmma_cost.cost(tiling, region, device), region, tiling.rows, device, WARPS
-            )
-
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            if tiling.stream:
-                return stream_k.workspace(tiling, region, device)
-            return column_sums.workspace(region, tiling.rows, WARPS)
-
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            return [
-                gemm_launch(tiling, region, device),
-                *column_sums.launches(region, tiling.rows, device, WARPS),
-            ]
-
-    return Wgmma  # type: ignore[return-value]  # `variant` has made a record of the class
+family, int8_family, rs_family = _family(operands_of), _family(operands_of, i8, u8), _family(rs_operands, f32)
 
 
-def _split(tiling: WgmmaTiling) -> KernelVariant:
-    """A tiling as a variant that splits k: split_k.py has the other half."""
+def _narrow_checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
+    """A group of narrow tiles has to find room, in one product."""
+    p, _ = problem.read(region)
+    yield at_least("n", p.n, tiling.narrow_n * tiling.narrow_group)
+    yield at_most("axes of the batch", len(p.batch), 0)
+    found = operands_of(region)
+    if not isinstance(found, Reject) and not found[1].k_major:  # 510 TFLOP/s of 8192^3, and 660 where it is
+        yield Reject(
+            "rows", f"b is N-major, of {tiling.narrow_n} columns, which tensor cores read slowly: needs K-major"
+        )  # fmt: skip
 
-    def accepts(region: RegionSpec) -> Checks:
-        yield _summed(tiling, region)
 
-    return gemm_split.split(
-        "gemm_wgmma", (tiling,), (tiling.m, tiling.n), lambda region: k_tile(problem.read(region)[0].dtype),
-        partial(wgmma_cost.best_split, tiling), partial(gemm_launch, tiling), accepts, needs=("sm_90a",), family=family,
-    )  # fmt: skip
+# --- launches ---------------------------------------------------------------------------------------------------------
 
 
 def launch(
-    tiling: WgmmaTiling,
-    device: DeviceSpec,
-    operands: Operands,
-    results: Results,
-    sizes: Sequence[int],
-    tiles: int,
+    tiling: WgmmaTiling, device: DeviceSpec, operands: Operands, results: Results, sizes: Sequence[int], tiles: int,
     name: str = "gemm_wgmma",
-) -> Launch:
+) -> Launch:  # fmt: skip
     """A launch of persistent blocks: of a matrix product, of splits of one, of a convolution or of a gradient of one.
 
     operands  maps of a and b, and what loads them
@@ -175,29 +107,103 @@ def launch(
 
 
 def gemm_launch(
-    tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: KSplit | None = None
+    config: WgmmaConfig, region: RegionSpec, device: DeviceSpec, split: KSplit | None = None
 ) -> Launch:
-    """Of a whole product whose operands are read from shared memory, or of splits of k."""
+    """Of the whole product, or of splits of k."""
     p, _ = problem.read(region)
-    both = operands_of(region)
-    assert not isinstance(both, Reject)
-    sizes, tiles = (p.m, p.n, p.k, *p.batch), clusters(tiling, region)
-    narrow = narrow_tiles(tiling, region, device) if tiling.narrow_n else 0
-    if split is not None:
-        results, sizes, tiles = partial_sums(region), (*sizes, split.k), tiles * split.number
-    else:
-        results = results_of(tiling, region, narrow)
+    tiling, rs, narrow = config.tiling, config.path == "rs", 0
+    operands = from_registers(tiling, region) if rs else from_shared(tiling, operands_of(region))
+    sizes, tiles = (p.m, p.n, p.k, *p.batch), clusters(tiling, region, operands.in_registers)
     if tiling.narrow_n:
-        sizes = *sizes, narrow
-        tiles += narrow // tiling.narrow_group * cdiv(p.m, tiling.m)
+        narrow = narrow_tiles(tiling, region, device)
+        sizes, tiles = (*sizes, narrow), tiles + narrow // tiling.narrow_group * cdiv(p.m, tiling.m)
+    if split is not None:
+        sizes, tiles = (*sizes, split.k), tiles * split.number
+        return launch(tiling, device, operands, partial_sums(region), sizes, tiles)
+    results = direct_results(tiling, region) if rs else results_of(tiling, region, narrow)
     if tiling.stream:
         units = stream_k.pointers(tiling, region, device)
         results = replace(results, operands=(*results.operands[:4], units))
-    return launch(tiling, device, from_shared(tiling, *both), results, sizes, tiles)
+    return launch(tiling, device, operands, results, sizes, tiles)
 
 
-VARIANTS = *map(_wgmma, (*TILINGS, *MIXED_WIDTHS, *STREAM)), *map(_split, SPLIT)
-# Of operands that are split first, by tf32x3.py: whose sums are to be as exact as those of f32.
-PROMOTED = {
-    str(t): _wgmma(replace(t, promoted=True)) for t in TILINGS if t.can_promote and t.cluster_split == 1
-}
+# --- the kernel -------------------------------------------------------------------------------------------------------
+
+
+class GemmWgmma:
+    """Persistent blocks of consumer warpgroups and a producer, a tile at a time: `128x256`, rows and columns of results.
+
+    Parallel over tiles. TMA loads K-tiles of 128 bytes of k, wgmma multiplies them out of shared memory: f16 or bf16, in all four transposes;
+    f32 rounded to tf32, fp8 and integers, of which k is contiguous. Sums are f32, of fp8 after 128 of k each, and i32 of integers. 2MNK flops,
+    edges padded to whole tiles. Bytes: both operands once per tile that uses them. Limit: tensor cores; at the ends of a tile, its epilogue.
+
+    pingpong  two groups of consumers take tiles in turns, else all of them share one
+    cluster2  two blocks share b; cluster split2, split4: blocks share a tile, and divide k
+    120       with tiles of so many columns beside the others, where these fill the last wave
+    stream    stream-K: tiles are divided evenly among blocks
+    split     splits of k, and a second launch for their sum and what follows the product
+    int8      of i8 and u8, at twice the rate of halves
+    rs        of tf32 whose k is not contiguous in one operand, which threads load into registers
+    """
+
+    def accepts(region: RegionSpec, config: WgmmaConfig) -> Checks:
+        t, (p, _) = config.tiling, problem.read(region)
+        if promotes(p.dtype) and not t.can_promote:
+            yield Reject(
+                "accumulators",
+                "fp8 accumulators are promoted while tensor cores go on: needs two consumers that multiply at once, and registers for both",
+            )
+        if config.split:
+            yield from split_k.checks(region, k_tile(p.dtype), (t.m, t.n))
+            return
+        if t.narrow_n:
+            yield from _narrow_checks(t, region)
+        if region.strict and t.cluster_split > 1:
+            yield Reject("strict", split_k.STRICT)
+        if t.stream:
+            yield from stream_k.checks(t, region)
+        yield at_most("blocks", clusters(t, region, in_registers(region, config)) * t.together, 2**31 - 1)
+
+    def cost(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> Cost:
+        t, operand = config.tiling, in_registers(region, config)
+        if config.split:
+            return wgmma_cost.best_split(t, region, device, operand)[0]
+        cost = wgmma_cost.cost(t, region, device, register_operand=operand)
+        return column_sums.with_sums(cost, region, t.rows, device, WARPS)
+
+    def workspace(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> int:
+        if config.tiling.stream:
+            return stream_k.workspace(config.tiling, region, device)
+        return split_k.workspace(region, config.tiling.rows, _split(region, device, config), WARPS)
+
+    def build(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> list[Launch]:
+        split = _split(region, device, config)
+        product = gemm_launch(config, region, device, split)
+        return split_k.launches(region, device, product, config.tiling.rows, split, WARPS)
+
+
+def _split(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> KSplit | None:
+    if not config.split:
+        return None
+    return wgmma_cost.best_split(config.tiling, region, device, in_registers(region, config))[1]
+
+
+def _takes(config: WgmmaConfig) -> tuple[str, ...]:
+    """Column sums are of 64 columns at a time; and divided tiles with these took up to 11 % longer than whole ones."""
+    t = config.tiling
+    alone = t.columns % ATOM or t.narrow_n or t.stream or config.split or config.path
+    return problem.TAKES if alone else problem.TAKES_SUMS
+
+
+def kernel(
+    configs: Sequence[WgmmaConfig], family: Callable[[RegionSpec], Reject | None], **flags: Any
+) -> Any:
+    """The kernel in configs of one path."""
+    return variant(
+        "gemm", id="cuda.gemm_wgmma.v1", configs=configs, takes=_takes, needs=("sm_90a",), family=family, **flags
+    )(GemmWgmma)  # fmt: skip
+
+
+WGMMA = kernel(CONFIGS, family)
+INT8 = kernel(INT8_CONFIGS, int8_family, dtypes=BASIC | {i8, u8})
+RS = kernel(RS_CONFIGS, rs_family)

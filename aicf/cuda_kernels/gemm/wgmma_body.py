@@ -40,7 +40,7 @@ from ..ptx import (
     wait_phase,
 )
 from .epilogue import Epilogue
-from .rs_wgmma_body import rs_results
+from .operands.registers_body import rs_results
 from .wgmma_loss_body import results_of
 from .wgmma_mainloop import mainloop_of
 from .wgmma_scheduler import coords_of, counter_of, placer_of, work_tiles_of
@@ -65,7 +65,7 @@ def wgmma(
 
     a, b                whether k is contiguous in memory, otherwise m or n is; and the axes of the batch that it has a matrix for each index
                         of: dimensions of its map after two
-    register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see rs_wgmma_body.py
+    register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see operands/registers_body.py
     staged              how many results are stored by way of shared memory, a box at a time: all or none; or how many operands
                         of the epilogue are loaded that way, if they are more; see wgmma_store.py
     lines               the one that is staged is stored by warps, not by TMA; see wgmma_lines.py

@@ -100,7 +100,7 @@ def cost(
     crowded: float | None = None,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
-    operand, "a" or "b", see rs_wgmma.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
+    operand, "a" or "b", see operands/registers.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
     operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`."""
     p, _ = problem.read(region)
     step = k_tile(p.dtype)

@@ -25,11 +25,11 @@ from ...types import TensorDesc, bf16, f16, f32, i32
 from ..chain import Chain, Place, dense, moved, of_chain, part, region_of
 from ..hopper.units import ATOM
 from ..maps.elementwise import THREADS
-from . import wgmma, wgmma_cost
+from . import problem, wgmma, wgmma_cost
 from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunks_of
 from .linear_loss import ROWS as ROW_UNIT
 from .operands.tma import from_shared, operands_of
-from .schedule.persistent import clusters
+from .schedule.persistent import clusters, mn_extents
 from .wgmma_cost import Leaving
 from .wgmma_results import Results
 from .wgmma_tiling import TILINGS, WgmmaTiling
@@ -78,8 +78,9 @@ def logits_launch(
     both = operands_of(logits)
     assert not isinstance(both, Reject)
     a, b = (replace(operand, source=at) for operand, at in zip(both, ins))
-    sizes = *wgmma.extents(logits), *more
-    return wgmma.launch(tiling, device, from_shared(tiling, a, b), results, sizes, clusters(tiling, logits))
+    (m, n), k = mn_extents(logits), problem.k_of(logits)
+    operands, tiles = from_shared(tiling, (a, b)), clusters(tiling, logits)
+    return wgmma.launch(tiling, device, operands, results, (m, n, k, *more), tiles)
 
 
 def statistics_leave(tiling: WgmmaTiling, rows: int, classes: int, summed: bool) -> Leaving:
@@ -94,14 +95,14 @@ def gradients_leave(tiling: WgmmaTiling, rows: int, classes: int) -> Leaving:
 @lru_cache(maxsize=256)
 def statistics_tiling(logits: RegionSpec, device: DeviceSpec, summed: bool) -> tuple[WgmmaTiling, Cost]:
     """The tiling that is predicted to be fastest, and its cost."""
-    rows, classes, _ = wgmma.extents(logits)
+    rows, classes = mn_extents(logits)
     return _cheapest(logits, device, {t: statistics_leave(t, rows, classes, summed) for t in LOSS_TILINGS})
 
 
 @lru_cache(maxsize=256)
 def gradients_tiling(logits: RegionSpec, device: DeviceSpec) -> tuple[WgmmaTiling, Cost]:
     """The same, where their gradient is made."""
-    rows, classes, _ = wgmma.extents(logits)
+    rows, classes = mn_extents(logits)
     return _cheapest(logits, device, {t: gradients_leave(t, rows, classes) for t in LOSS_TILINGS})
 
 

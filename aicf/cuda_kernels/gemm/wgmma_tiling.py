@@ -214,7 +214,7 @@ class WgmmaTiling:
         return SLACK + self.arrived_at(staged) + 8 * self.consumers * self.subtiles
 
 
-# Tilings with one width and whole tiles; mixed widths and stream-K follow, promoted ones are in wgmma.py. Two consumers: 168 registers
+# Tilings with one width and whole tiles; mixed widths and stream-K follow, promoted ones are in copied.py. Two consumers: 168 registers
 # for each of 384 threads to begin with, 64512 of 65536, as many as 40 and twice 232 for 128 each. Three: 128 for each of 512 threads, of which 40 and thrice 152 are taken.
 TILINGS = (
     WgmmaTiling(128, 256, 2),
@@ -241,11 +241,37 @@ TILINGS = (
     WgmmaTiling(64, 64, 1, cluster_split=4, registers=None),
 )
 
-# Those that split k as well: few results, long k.
-SPLIT = tuple(t for t in TILINGS if str(t) in {"64x64", "64x128", "128x128"})
-
 # Those that may have narrower tiles too: large products whose last wave is not full.
 MIXED_WIDTHS = (WgmmaTiling(128, 128, 2, ping_pong=True, narrow_n=120),)
 
 # Those that divide tiles evenly among blocks as well.
 STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})
+
+
+@dataclass(frozen=True)
+class WgmmaConfig:
+    """A tiling, how operands get to tensor cores, and what for.
+
+    path   "": wgmma reads both from shared memory; "int8": likewise, bytes; "rs": one of f32 goes through registers
+    split  whether k is split, and a second launch adds up: for few results and long k
+    """
+
+    tiling: WgmmaTiling
+    path: str = ""
+    split: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.tiling}" + f"_{self.path}" * bool(self.path) + "_split" * self.split
+
+
+def _configs(names: str, path: str = "", split: bool = False) -> tuple[WgmmaConfig, ...]:
+    return tuple(WgmmaConfig(t, path, split) for t in TILINGS if str(t) in names.split())
+
+
+CONFIGS = (
+    *map(WgmmaConfig, (*TILINGS, *MIXED_WIDTHS, *STREAM)),
+    *_configs("64x64 64x128 128x128", split=True),
+)
+INT8_CONFIGS = tuple(WgmmaConfig(t, "int8") for t in TILINGS if t.cluster_split == 1)
+# Of which a thread has two rows of the operand in registers, and no block shares anything with another.
+RS_CONFIGS = *_configs("128x256 128x128 64x128_pingpong 64x64", "rs"), *_configs("128x128", "rs", split=True)

@@ -120,8 +120,10 @@ class Operands:
     producing: Callable[..., Any] | None = None
 
 
-def from_shared(tiling: WgmmaTiling, a: TmaOperand, b: TmaOperand) -> Operands:
-    """Both operands, which wgmma reads from shared memory. Of a cluster, each block loads a share of b."""
+def from_shared(tiling: WgmmaTiling, both: tuple[TmaOperand, TmaOperand] | Reject) -> Operands:
+    """Both operands of a region that is taken, which wgmma reads from shared memory. Of a cluster, each block loads a share of b."""
+    assert not isinstance(both, Reject)
+    a, b = both
     share = tiling.n // tiling.cluster
     last = (a.map(tiling.m, last=True),) * a.k_major
     last += (b.map(share, last=tiling.cluster == 1),) * b.k_major

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dsl import device, int32
-from ..ptx import opaque
-from ..ptx.register_operand import register_operand_mn
-from ..tiles.tile import each, permute
-from .epilogue import Epilogue, finisher
-from .wgmma_tiling import WgmmaTiling
+from ...dsl import device, int32
+from ...ptx import opaque
+from ...ptx.register_operand import register_operand_mn
+from ...tiles.tile import each, permute
+from ..epilogue import Epilogue, finisher
+from ..wgmma_tiling import WgmmaTiling
 
 
 def rs_results(tiling: WgmmaTiling, epilogue: Epilogue, swap_ab: bool) -> tuple[Any, Any, Any]:

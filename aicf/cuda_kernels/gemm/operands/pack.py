@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...device.spec import DeviceSpec
-from ...registry.cost import Cost, roofline
-from ...registry.variant import Checks, In, Launch, Num, Work, at_most, cdiv
-from ...rows.program import collapse
-from ...types import TensorDesc, i32, i64
+from ....device.spec import DeviceSpec
+from ....registry.cost import Cost, roofline
+from ....registry.variant import Checks, In, Launch, Num, Work, at_most, cdiv
+from ....rows.program import collapse
+from ....types import TensorDesc, i32, i64
 
 ROW_BYTES = 16
 LINE_BYTES = 128  # of the L2 cache: rows that begin at multiples of it are read in fewer of them
@@ -30,7 +30,7 @@ ROWS, ELEMENTS = (
 @dataclass(frozen=True)
 class Copy:
     """Of operand `index`: `source` as it lies, `target` as it will, `row` its axis of neighbours there; `hi_lo`, see
-    gemm/pack_body.py: what is there one after the other in the place of each row."""
+    pack_body.py: what is there one after the other in the place of each row."""
 
     index: int
     source: TensorDesc
@@ -61,7 +61,7 @@ class Copy:
 
     @property
     def how(self) -> str:
-        """See gemm/pack_body.py."""
+        """See pack_body.py."""
         columns, across = self.source.shape[self.row], self.source.stride[_other(self.source, self.row)]
         if (self.row_step == 1 or columns == 1) and self.extent >= WHOLE_BYTES:
             return "rows"
@@ -144,7 +144,7 @@ def launch(copies: Sequence[Copy], places: Sequence[int]) -> Launch:
 
 def _job(copy: Copy, at: int) -> tuple:
     """(how its outer axes are walked, blocks, the kernel's argument)"""
-    from ..tiles.index import walk_of
+    from ...tiles.index import walk_of
     from .pack_body import THREADS, TILE_ROWS, UNITS, Way
 
     rows_at_once = copy.how == "rows"

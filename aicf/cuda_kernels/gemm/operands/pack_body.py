@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ...types import DType
-from ..dsl import cuda, deferred, device, intrinsic, ir, types, uint32
-from ..llvm import const, emit_call
-from ..ptx import load_units
-from ..ptx.mma import split
-from ..tiles.index import Walk, coordinates, offsets
+from ....types import DType
+from ...dsl import cuda, deferred, device, intrinsic, ir, types, uint32
+from ...llvm import const, emit_call
+from ...ptx import load_units
+from ...ptx.mma import split
+from ...tiles.index import Walk, coordinates, offsets
 
 THREADS = 256
 UNIT = 16  # bytes, that a thread writes at once
