@@ -24,11 +24,11 @@ from ...rows import RegionSpec
 from ...types import f32
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
-from ..gemm.operands.tma import Operands
+from ..gemm.operands.tma import GemmOperands
 from ..gemm.schedule import split_k
 from ..gemm.schedule.persistent import clusters, resident
 from ..gemm.schedule.split_k import KSplit
-from ..gemm.wgmma_results import Results
+from ..gemm.wgmma_results import GemmResults
 from ..gemm.wgmma_tiling import WgmmaTiling, k_tile
 from ..hopper.units import ATOM
 from . import operands as windows
@@ -133,7 +133,7 @@ def launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: K
     rows = TensorMap(dy_at, p.dtype, (p.o, p.rows), p.o * size, (ATOM, tile))
     maps = rows, windows.window_map(x_at, p.x, axes, (ATOM, tile))
     sizes = p.o, padded_n(p), p.rows, split.k, *windows.geometry(axes, cdiv(p.c, ATOM))
-    operands = Operands(maps, (False, ()), (False, ()), producing=windows_by_rows)
-    results = Results(split_k.raw(of, 2), split_k.PARTIAL, split_k.UNSCALED)
+    operands = GemmOperands(maps, (False, ()), (False, ()), producing=windows_by_rows)
+    results = GemmResults(split_k.raw(of, 2), split_k.PARTIAL, split_k.UNSCALED)
     tiles, name = clusters(tiling, of) * split.number, "weight_gradient_wgmma"
     return gemm_wgmma.launch(tiling, device, operands, results, sizes, tiles, name=name)

@@ -37,11 +37,11 @@ from ...types import TensorDesc
 from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
-from ..gemm.operands.tma import Operands
+from ..gemm.operands.tma import GemmOperands
 from ..gemm.schedule import split_k
 from ..gemm.schedule.persistent import clusters
 from ..gemm.wgmma_cost import Leaving
-from ..gemm.wgmma_results import Results, results_of
+from ..gemm.wgmma_results import GemmResults, results_of
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
 from . import operands as windows
@@ -127,14 +127,16 @@ def launch(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, transpos
     )  # fmt: skip
 
 
-def _operands(tiling: WgmmaTiling, axes: windows.Axes, x: Source, w: Source, transposed: bool) -> Operands:
+def _operands(
+    tiling: WgmmaTiling, axes: windows.Axes, x: Source, w: Source, transposed: bool
+) -> GemmOperands:
     """Windows over x and the kernel w, each as where it is and what."""
     from .producer import CONVOLUTION, DATA_GRADIENT
 
     tile = k_tile(x[1].dtype)
     channels, results = (ATOM, tile) if transposed else (tile, tiling.n)
     maps = windows.window_map(*x, axes, (tile, tiling.m)), windows.kernel_map(*w, channels, results)
-    return Operands(maps, b=(not transposed, ()), producing=DATA_GRADIENT if transposed else CONVOLUTION)
+    return GemmOperands(maps, b=(not transposed, ()), producing=DATA_GRADIENT if transposed else CONVOLUTION)
 
 
 # --- data gradients ---------------------------------------------------------------------------------------------------
@@ -308,7 +310,9 @@ def launch_phase(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: 
     sizes = m, n, k, *windows.geometry(phase.axes, end), *places, *pitches
     out = Out(0, (y.offset * wide + x.offset * p.c) * p.dtype.itemsize)
     finish = gemm_problem.epilogue(of, 2, tiling.rows, WARPS)
-    results = Results(finish, ((), (), (), (out,), ()), split_k.UNSCALED, staged=1, storing=strided_results)
+    results = GemmResults(
+        finish, ((), (), (), (out,), ()), split_k.UNSCALED, staged=1, storing=strided_results
+    )
     operands = _operands(tiling, phase.axes, (dy_at, p.y), (w_at, p.w), transposed=True)
     name = "data_gradient_strided_wgmma"
     return gemm_wgmma.launch(tiling, device, operands, results, sizes, clusters(tiling, of), name=name)

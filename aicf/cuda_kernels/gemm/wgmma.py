@@ -20,11 +20,11 @@ from ...types import BASIC, DType, Precision, f32, i8, i32, u8
 from ..hopper.units import ATOM, WARPS
 from . import column_sums, problem, wgmma_cost
 from .operands.registers import from_registers, in_registers, rs_operands
-from .operands.tma import Operands, from_shared, operands_of
+from .operands.tma import GemmOperands, from_shared, operands_of
 from .schedule import split_k, stream_k
 from .schedule.persistent import clusters, narrow_tiles, resident
 from .schedule.split_k import KSplit
-from .wgmma_results import Results, direct_results, partial_sums, results_of
+from .wgmma_results import GemmResults, direct_results, partial_sums, results_of
 from .wgmma_tiling import CONFIGS, INT8_CONFIGS, RS_CONFIGS, WgmmaConfig, WgmmaTiling, k_tile, promotes
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
@@ -82,7 +82,7 @@ def _narrow_checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
 
 
 def launch(
-    tiling: WgmmaTiling, device: DeviceSpec, operands: Operands, results: Results, sizes: Sequence[int], tiles: int,
+    tiling: WgmmaTiling, device: DeviceSpec, operands: GemmOperands, results: GemmResults, sizes: Sequence[int], tiles: int,
     name: str = "gemm_wgmma",
 ) -> Launch:  # fmt: skip
     """A launch of persistent blocks: of a matrix product, of splits of one, of a convolution or of a gradient of one.

@@ -31,7 +31,7 @@ from .linear_loss import ROWS as ROW_UNIT
 from .operands.tma import from_shared, operands_of
 from .schedule.persistent import clusters, mn_extents
 from .wgmma_cost import Leaving
-from .wgmma_results import Results
+from .wgmma_results import GemmResults
 from .wgmma_tiling import TILINGS, WgmmaTiling
 
 NAMES = "128x256", "256x128", "128x128_pingpong", "64x128_pingpong", "64x128", "64x64"
@@ -71,7 +71,7 @@ def logits_launch(
     logits: RegionSpec,
     device: DeviceSpec,
     ins: tuple[Place, Place],
-    results: Results,
+    results: GemmResults,
     more: tuple[int, ...] = (),
 ) -> Launch:
     """The GEMM with results of its own. more: sizes behind m, n and k."""
@@ -136,7 +136,7 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
         tiling, cost = tilings[count]
         given = moved(loss.at["labels"], labels, first)
         shifts, totals, sums = (*found, found[0])[:3]
-        statistics = Results(RowStatistics.of(x.dtype, summed), (given, shifts, totals, picked, sums), ())
+        statistics = GemmResults(RowStatistics.of(x.dtype, summed), (given, shifts, totals, picked, sums), ())
         ins = moved(loss.at["x"], x, first), loss.at["weight"]
         launch = logits_launch(tiling, logits, device, ins, statistics)
         chain.launch(launch, cost)
@@ -196,7 +196,7 @@ class HopperGradients(GradientChain):
         pitch = self.pitch_of(c.classes) * dtype.itemsize
         box = TensorMap(self.g_at, dtype, (c.classes, c.rows), pitch, (ATOM, 64))
         operands = moved(self.numbers_at, self.numbers, c.row), moved(self.own_at, self.own, c.row)
-        results = Results(LogitsGradient.of(dtype), operands, (), staged=1, maps=(box,))
+        results = GemmResults(LogitsGradient.of(dtype), operands, (), staged=1, maps=(box,))
         launch = logits_launch(tiling, logits, device, places, results, (c.first,))
         self.chain.launch(launch, cost)
 

@@ -25,7 +25,7 @@ SPARE, THIRD = 96, 32  # registers beside accumulators that it takes to do so, a
 
 
 @dataclass(frozen=True)
-class Results:
+class GemmResults:
     """What a kernel computes from accumulators, and how it stores that.
 
     finish    the epilogue
@@ -48,22 +48,22 @@ class Results:
     storing: Callable[..., Any] | None = None
 
 
-def partial_sums(region: RegionSpec) -> Results:
+def partial_sums(region: RegionSpec) -> GemmResults:
     """Of splits of k: sums as they are, in the workspace."""
     finish = replace(gemm_split.raw(region, 2), scaled=False)
-    return Results(finish, gemm_split.PARTIAL, gemm_split.UNSCALED)
+    return GemmResults(finish, gemm_split.PARTIAL, gemm_split.UNSCALED)
 
 
-def direct_results(tiling: WgmmaTiling, region: RegionSpec) -> Results:
+def direct_results(tiling: WgmmaTiling, region: RegionSpec) -> GemmResults:
     """Of a region, stored by each thread for itself."""
     _, _, operands, *_, scales = problem.arguments(region, tiling.rows, WARPS)
     finish = problem.epilogue(region, 2, tiling.rows, WARPS)
     if scales[0] == Num(1.0, f32):
         finish = replace(finish, scaled=False)
-    return Results(finish, operands, scales)
+    return GemmResults(finish, operands, scales)
 
 
-def results_of(tiling: WgmmaTiling, region: RegionSpec, narrow_tiles: int = 0) -> Results:
+def results_of(tiling: WgmmaTiling, region: RegionSpec, narrow_tiles: int = 0) -> GemmResults:
     """Of a region, by way of shared memory if they can. narrow_tiles: in each row of tiles, of a tiling of two widths."""
     found, boxes = direct_results(tiling, region), staged(tiling, region)
     if boxes == 0 or in_lines(region):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from ....registry.variant import NEEDLESS, Reject
 from ....rows import RegionSpec
 from ..wgmma_tiling import WgmmaConfig, WgmmaTiling
-from .tma import Operands, TmaOperand, operands_of
+from .tma import GemmOperands, TmaOperand, operands_of
 
 BOTH = "k of both"  # a condition
 
@@ -41,10 +41,10 @@ def in_registers(region: RegionSpec, config: WgmmaConfig) -> str:
     return both[0].name
 
 
-def from_registers(tiling: WgmmaTiling, region: RegionSpec) -> Operands:
+def from_registers(tiling: WgmmaTiling, region: RegionSpec) -> GemmOperands:
     """The operand that goes through registers first; the other one is read from shared memory."""
     both = rs_operands(region)
     assert not isinstance(both, Reject)
     first, second = both
     maps, last = (first.map(tiling.m), second.map(tiling.n)), (second.map(tiling.n, last=True),)
-    return Operands(maps, first.order, second.order, last, first.name)
+    return GemmOperands(maps, first.order, second.order, last, first.name)

@@ -102,7 +102,7 @@ def _operand(
 
 
 @dataclass(frozen=True)
-class Operands:
+class GemmOperands:
     """How a kernel loads a and b.
 
     maps        of a and b
@@ -120,7 +120,7 @@ class Operands:
     producing: Callable[..., Any] | None = None
 
 
-def from_shared(tiling: WgmmaTiling, both: tuple[TmaOperand, TmaOperand] | Reject) -> Operands:
+def from_shared(tiling: WgmmaTiling, both: tuple[TmaOperand, TmaOperand] | Reject) -> GemmOperands:
     """Both operands of a region that is taken, which wgmma reads from shared memory. Of a cluster, each block loads a share of b."""
     assert not isinstance(both, Reject)
     a, b = both
@@ -129,4 +129,4 @@ def from_shared(tiling: WgmmaTiling, both: tuple[TmaOperand, TmaOperand] | Rejec
     last += (b.map(share, last=tiling.cluster == 1),) * b.k_major
     if tiling.narrow_n and b.k_major:
         last = b.map(tiling.narrow_n), *last
-    return Operands((a.map(tiling.m), b.map(share)), a.order, b.order, last)
+    return GemmOperands((a.map(tiling.m), b.map(share)), a.order, b.order, last)
