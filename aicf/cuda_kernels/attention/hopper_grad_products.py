@@ -34,7 +34,18 @@ from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, put_columns, put_words, unrolled
 from ..tiles.tile import each, mapped, mapped_runs, permute, zeros
-from .hopper_grad_tiles import BOTH, FREE, OWN, THERE, TOGETHER, WITH_ADDER, GradientPlan, query_tiles, taker
+from .hopper_grad_tiles import (
+    BOTH,
+    FREE,
+    OWN,
+    THERE,
+    TOGETHER,
+    WITH_ADDER,
+    GradientPlan,
+    query_tiles,
+    taker,
+    walk_of,
+)
 from .hopper_masks import key_starts, of_key
 from .hopper_tiles import KEYS, ROW_BYTES, HopperForm, chained, place_of, score_product, weighted_sum
 from .masks import NOTHING
@@ -179,32 +190,15 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
     hidden, limits, cuts = hide(scores_of, form.hidden == "all"), limits_of(), bool(form.hidden)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
-    place, take, tiles_of = place_of(), taker(plan), query_tiles(queries)
-    next_of_two, send = advancer(plan.stages), _sender(form, plan)
+    walk, place, take, tiles_of = walk_of(), place_of(), taker(plan), query_tiles(queries)
+    next_stage, send = advancer(plan.stages), _sender(form, plan)
     no_scores, no_results, no_dq = zeros(count), zeros(result.count), zeros(dq_count)
     scale_all = map_tile(result.count, lambda x, factor: x * factor)
-    k_at, v_at, q_at, o_at, ds_at, sums_at, stats_at = (
-        plan.k,
-        plan.v,
-        plan.q,
-        plan.o,
-        plan.ds,
-        plan.sums,
-        plan.stats,
-    )
-    k_empty, v_full, v_empty = (plan.k_ring.empty, plan.v_ring.full, plan.v_ring.empty)
-    q_full, q_empty, o_full, o_empty = (
-        plan.q_ring.full,
-        plan.q_ring.empty,
-        plan.o_ring.full,
-        plan.o_ring.empty,
-    )
-    q_step, ds_step, stats_bytes, ds_half = (
-        plan.q_bytes // 16,
-        plan.ds_bytes // 16,
-        plan.stats_bytes,
-        queries * ROW_BYTES,
-    )
+    k_at, v_at, q_at, o_at = plan.k, plan.v, plan.q, plan.o
+    ds_at, sums_at, stats_at = plan.ds, plan.sums, plan.stats
+    _, k_empty, v_full, v_empty, q_full, q_empty, o_full, o_empty = plan.barriers
+    q_step, ds_step, stats_bytes = plan.q_bytes // 16, plan.ds_bytes // 16, plan.stats_bytes
+    ds_half = queries * ROW_BYTES
     own_keys, delta_at, sums_bytes = 64 * ROW_BYTES, 4 * queries, plan.sums_bytes
     # of dQ, a consumer has 64 queries, or, of as many, 64 columns
     ds_part, k_part = (0, KEYS * ROW_BYTES) if wide else (64 * ROW_BYTES, 0)
@@ -213,12 +207,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     def consume(part, base, maps, sizes, scales, added):
         member = int32(int32(cuda.threadIdx.x) % WARPGROUP)
         lane, warp = int32(member & 31), int32(member >> 5)
-        rows, key_heads, together, tiles = (
-            uint32(sizes[8]),
-            uint32(sizes[9]),
-            uint32(sizes[10]),
-            uint32(sizes[11]),
-        )
+        rows, key_heads, together, tiles = walk(sizes)
         of_batch, group, who = uint32(sizes[13]), sizes[3], uint32(part)
         k = of_rows(uint32(base + uint32(k_at) + who * uint32(own_keys)))
         v = of_rows(uint32(base + uint32(v_at) + who * uint32(own_keys)))
@@ -308,7 +297,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
                 say_there(uint32(THERE + who))
                 dk = finish_k(dk, slopes_now)
                 release(uint32(ready + uint32(q_empty)), member)
-                stage, phase = next_of_two(stage, phase)
+                stage, phase = next_stage(stage, phase)
                 first, left = int32(0), int32(left - 1)
                 query = int32(query + queries)
                 if query == end:  # the next query head's

@@ -28,10 +28,7 @@ class GradientPlan:
     def __init__(self, tile: HopperTile) -> None:
         self.queries, self.stages, self.wide, d = tile.queries, tile.stages, tile.d > ATOM, tile.d
         self.k_bytes, self.q_bytes = KEYS * d * 2, self.queries * d * 2
-        self.ds_bytes, self.sums_bytes = (
-            self.queries * KEYS * 2,
-            self.queries * d * 2,
-        )  # of both consumers; of each
+        self.ds_bytes, self.sums_bytes = self.queries * KEYS * 2, self.q_bytes  # of both consumers; of each
         self.stats_bytes = 2 * self.queries * 4
         shared, stages = SharedPlan(), tile.stages
         self.k_ring, self.v_ring = (
@@ -45,6 +42,17 @@ class GradientPlan:
         self.stats = shared.region(stages * self.stats_bytes)
         self.numbers = shared.region(2 * 4, 8)  # of two tiles
         self.shared, self.nbytes = shared, shared.nbytes
+
+    @property
+    def barriers(self) -> tuple[int, ...]:
+        """Full and empty of K, V, Q and dO."""
+        rings = self.k_ring, self.v_ring, self.q_ring, self.o_ring
+        return tuple(at for ring in rings for at in (ring.full, ring.empty))
+
+
+def walk_of() -> Any:
+    """`of(sizes)`: tiles of keys of a head, heads of keys, how many of these are taken together, tiles in all."""
+    return device(lambda sizes: (uint32(sizes[8]), uint32(sizes[9]), uint32(sizes[10]), uint32(sizes[11])))
 
 
 def query_tiles(queries: int) -> Any:

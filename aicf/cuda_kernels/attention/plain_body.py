@@ -15,7 +15,7 @@ from ..tiles.element import putter
 from ..tiles.fragment import fragment
 from ..tiles.register_tile import unrolled
 from ..tiles.tile import zeros
-from .masks import NOTHING, mask_rows, sizes_here
+from .masks import NOTHING, sizes_here
 from .plain_tiles import (
     ALIGNMENT,
     BLOCKS_PER_SM,
@@ -30,10 +30,10 @@ from .plain_tiles import (
     WEIGHTS,
     PlainForm,
     cap_scores,
-    key_bounds,
     plus_bias,
     reach,
     result_storer,
+    row_facts,
     scale_rows,
     score_product,
     visible,
@@ -57,7 +57,7 @@ place = device(_place)
 
 @functools.cache
 def hide_scores(masked: bool, bias: DType | None) -> Any:
-    """`hide(scores, lows, highs, mask_rows, bias_rows, (first key, mask, steps, bias, its steps))`: what softmax sees, -inf of masked keys."""
+    """`hide(scores, row facts, (first key, mask, steps, bias, its steps))`: what softmax sees, -inf of masked keys."""
     seen, plus = visible(masked), plus_bias(bias)
 
     def hide(score, low, high, mask_row, bias_row, column, env):
@@ -67,7 +67,7 @@ def hide_scores(masked: bool, bias: DType | None) -> Any:
 
     picks = (tuple(range(EACH * EACH)), OWN_ROWS, OWN_ROWS, OWN_ROWS, OWN_ROWS)
     run = unrolled(hide, picks, tuple((column,) for column in OWN_COLUMNS), "float32")
-    return device(lambda scores, lows, highs, rows, own, env: run((scores, lows, highs, rows, own), env))
+    return device(lambda scores, f, env: run((scores, f[0], f[1], f[2], f[3]), env))
 
 
 @functools.cache
@@ -119,8 +119,7 @@ def forward(form: PlainForm) -> Callable[..., None]:
     product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
     store, finish, put = weight_storer(), result_storer(dtype, width, columns), putter(f32)
     cap, hide, softmax = cap_scores(form.capped), hide_scores(form.masked, form.bias), running_softmax()
-    bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
-    of_head, rows_of_bias = sizes_here(form.ragged), mask_rows(form.bias is not None)
+    of_head, facts_of, reached = sizes_here(form.ragged), row_facts(form), reach()
     start, scale, read_four = zeros(EACH * columns // SIDE), scale_rows(columns), fragment(1, EACH, 0)
 
     def kernel(q, k, v, mask, lengths, bias, out, lse, sizes, grid, limits, scales, steps, bias_steps):
@@ -137,9 +136,7 @@ def forward(form: PlainForm) -> Callable[..., None]:
             row, left = int32(first + thread // SIDE * EACH), int32(rows - first)
             from_q, from_k = (np.int64(head) * rows + first) * d, np.int64(head) * keys
             column = part * columns
-            lows, highs = bounds(row, (here, limits))
-            masks = rows_of_mask(row, (head, sizes, steps))
-            biases = rows_of_bias(row, (head, sizes, bias_steps))
+            facts = facts_of(row, head, here, sizes, limits, steps, bias_steps)
             low, high = reached(first, rows, here, limits)
             acc, most, total = start, NOTHING, ZERO
             key = int32(low // TILE * TILE)
@@ -148,7 +145,7 @@ def forward(form: PlainForm) -> Callable[..., None]:
                 scores = product(q, k, (from_q, (from_k + key) * d, left, k_left), d, stage, thread)
                 mine = int32(key + thread % SIDE * EACH)
                 env = (mine, mask, steps, bias, bias_steps)
-                store(weights, thread, hide(cap(scores, scales), lows, highs, masks, biases, env))
+                store(weights, thread, hide(cap(scores, scales), facts, env))
                 most, total = softmax(weights, partial, factors, thread, most, total)
                 acc = scale(acc, read_four(factors, thread // SIDE * EACH))
                 values = (from_k + key) * dv + column, k_left, dv - column

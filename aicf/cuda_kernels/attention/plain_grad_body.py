@@ -16,7 +16,7 @@ from ..tiles.element import getter, putter
 from ..tiles.fragment import fragment
 from ..tiles.register_tile import map_tile, unrolled, zip_tiles
 from ..tiles.tile import zeros
-from .masks import INFINITY, NOTHING, mask_rows, of_four, sizes_here
+from .masks import INFINITY, NOTHING, of_four, sizes_here
 from .plain_body import QUARTERS, ZERO, place
 from .plain_tiles import (
     ALIGNMENT,
@@ -31,10 +31,10 @@ from .plain_tiles import (
     WEIGHTS,
     PlainForm,
     cap_scores,
-    key_bounds,
     plus_bias,
     reach,
     result_storer,
+    row_facts,
     score_product,
     visible,
     weight_storer,
@@ -47,7 +47,7 @@ ONE = np.float32(1)
 
 @functools.cache
 def weigh(masked: bool, bias: DType | None, queries: tuple[int, ...], keys: tuple[int, ...]) -> Any:
-    """`run(scores, lse, lows, highs, mask_rows, bias_rows, (first key, mask, steps, bias, its steps))`: exp(score + bias - lse), 0 where masked.
+    """`run(scores, lse, row facts, (first key, mask, steps, bias, its steps))`: exp(score + bias - lse), 0 where masked.
 
     queries, keys  of each of a thread's scores, which of its queries and which of its keys it is of
     """
@@ -59,9 +59,7 @@ def weigh(masked: bool, bias: DType | None, queries: tuple[int, ...], keys: tupl
         return ZERO
 
     run = unrolled(one, (ALL, *[queries] * 5), tuple((key,) for key in keys), "float32")
-    return device(
-        lambda scores, lse, lows, highs, rows, own, env: run((scores, lse, lows, highs, rows, own), env)
-    )
+    return device(lambda scores, lse, f, env: run((scores, lse, f[0], f[1], f[2], f[3]), env))
 
 
 @functools.cache
@@ -128,35 +126,16 @@ def query_gradient(form: PlainForm) -> Callable[..., None]:
     dtype, width, columns = form.dtype, form.width, form.columns
     product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
     store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
-    bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
-    weights_of, slopes = (
-        weigh(form.masked, form.bias, OWN_ROWS, OWN_COLUMNS),
-        differentiate(form.capped, OWN_ROWS),
-    )
-    of_head, rows_of_bias = sizes_here(form.ragged), mask_rows(form.bias is not None)
+    weights_of = weigh(form.masked, form.bias, OWN_ROWS, OWN_COLUMNS)
+    slopes = differentiate(form.capped, OWN_ROWS)
+    of_head, facts_of, reached = sizes_here(form.ragged), row_facts(form), reach()
     logs_of, read_four, sum_up, put = log_sums(), fragment(1, EACH, 0), row_deltas(form.dtype), putter(f32)
     count = EACH * columns // SIDE
     start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
 
     def kernel(
-        dout,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        mask,
-        lengths,
-        bias,
-        delta,
-        dq,
-        sizes,
-        grid,
-        limits,
-        scales,
-        steps,
-        bias_steps,
-    ):
+        dout, q, k, v, out, lse, mask, lengths, bias, delta, dq, sizes, grid, limits, scales, steps, bias_steps
+    ):  # fmt: skip
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         partial = cuda.shared.array(THREADS, float32)
@@ -175,9 +154,7 @@ def query_gradient(form: PlainForm) -> Callable[..., None]:
                 put(delta, from_rows + first + thread, total)
             own_delta = read_four(shared_delta, thread // SIDE * EACH)
             own_lse = logs_of(row, (lse, from_rows, rows))
-            lows, highs = bounds(row, (here, limits))
-            masks = rows_of_mask(row, (head, sizes, steps))
-            biases = rows_of_bias(row, (head, sizes, bias_steps))
+            facts = facts_of(row, head, here, sizes, limits, steps, bias_steps)
             low, high = reached(first, rows, here, limits)
             acc, key = start, int32(low // TILE * TILE)
             while key <= high:
@@ -186,7 +163,7 @@ def query_gradient(form: PlainForm) -> Callable[..., None]:
                 g = product(dout, v, ((from_rows + first) * dv, key_at * dv, left, k_left), dv, stage, thread)
                 s = cap(s, scales)
                 env = (int32(key + thread % SIDE * EACH), mask, steps, bias, bias_steps)
-                p = weights_of(s, own_lse, lows, highs, masks, biases, env)
+                p = weights_of(s, own_lse, facts, env)
                 store(weights, thread, slopes(p, s, g, own_delta, scales[1]))
                 acc = sums(acc, weights, k, (key_at * d + column, k_left, d - column), d, stage, thread)
                 key += TILE
@@ -207,44 +184,23 @@ def key_gradients(form: PlainForm) -> Callable[..., None]:
     dtype, width, columns = form.dtype, form.width, form.columns
     product, sums = score_product(dtype, width), weighted_sum(dtype, width, columns)
     store, finish, cap = weight_storer(), result_storer(dtype, width, columns), cap_scores(form.capped)
-    bounds, rows_of_mask, reached = key_bounds(), mask_rows(form.masked), reach()
-    weights_of, slopes = (
-        weigh(form.masked, form.bias, OWN_COLUMNS, OWN_ROWS),
-        differentiate(form.capped, OWN_COLUMNS),
-    )
-    logs_of, deltas_of, of_head = log_sums(), deltas(), sizes_here(form.ragged)
-    rows_of_bias = mask_rows(form.bias is not None)
+    weights_of = weigh(form.masked, form.bias, OWN_COLUMNS, OWN_ROWS)
+    slopes = differentiate(form.capped, OWN_COLUMNS)
+    of_head, facts_of, reached = sizes_here(form.ragged), row_facts(form), reach()
+    logs_of, deltas_of = log_sums(), deltas()
     count = EACH * columns // SIDE
     start, scale = zeros(count), map_tile(count, lambda x, factor: x * factor)
 
     def kernel(
-        dout,
-        q,
-        k,
-        v,
-        lse,
-        mask,
-        lengths,
-        bias,
-        delta,
-        dk,
-        dv_,
-        sizes,
-        grid,
-        limits,
-        scales,
-        steps,
-        bias_steps,
-    ):
+        dout, q, k, v, lse, mask, lengths, bias, delta, dk, dv_, sizes, grid, limits, scales, steps, bias_steps
+    ):  # fmt: skip
         weights = cuda.shared.array(WEIGHTS, float32, ALIGNMENT)
         stage = cuda.shared.array(STAGE, float32, ALIGNMENT)
         thread = int32(cuda.threadIdx.x)
         head, tile, part = place(sizes, grid[0], grid[1])
         keys, d, dv = sizes[1], sizes[5], sizes[6]
-        rows, key = (
-            sizes[0] * sizes[3],
-            (grid[0] - 1 - tile) * TILE,
-        )  # causal masks leave early keys the most queries
+        # causal masks leave early keys the most queries
+        rows, key = sizes[0] * sizes[3], (grid[0] - 1 - tile) * TILE
         if head < sizes[4] and key < keys:
             here = of_head(sizes, lengths, head)
             k_left, column = int32(here[7] - key), part * columns
@@ -261,13 +217,9 @@ def key_gradients(form: PlainForm) -> Callable[..., None]:
                     s = cap(s, scales)
                     own_lse = logs_of(row, (lse, from_rows, rows))
                     own_delta = deltas_of(row, (delta, from_rows, rows))
-                    lows, highs = bounds(row, (here, limits))
-                    masks = rows_of_mask(row, (head, sizes, steps))
-                    biases = rows_of_bias(row, (head, sizes, bias_steps))
-                    mine = int32(key + thread // SIDE * EACH)
-                    p = weights_of(
-                        s, own_lse, lows, highs, masks, biases, (mine, mask, steps, bias, bias_steps)
-                    )
+                    facts = facts_of(row, head, here, sizes, limits, steps, bias_steps)
+                    env = (int32(key + thread // SIDE * EACH), mask, steps, bias, bias_steps)
+                    p = weights_of(s, own_lse, facts, env)
                     store(weights, thread, p)
                     acc_v = sums(
                         acc_v, weights, dout, (row_at * dv + column, left, dv - column), dv, stage, thread
@@ -294,8 +246,12 @@ def bias_gradient(form: PlainForm) -> Callable[..., None]:
     assert form.bias is not None
     dtype, width = form.dtype, form.width
     product, finish = score_product(dtype, width), result_storer(form.bias, 1, TILE)
-    cap, bounds, reached = cap_scores(form.capped), key_bounds(), reach()
-    rows_of_mask, rows_of_bias, of_head = mask_rows(form.masked), mask_rows(True), sizes_here(form.ragged)
+    of_head, facts_of, reached, cap = (
+        sizes_here(form.ragged),
+        row_facts(form),
+        reach(),
+        cap_scores(form.capped),
+    )
     weights_of, slopes = weigh(form.masked, form.bias, OWN_ROWS, OWN_COLUMNS), differentiate(False, OWN_ROWS)
     logs_of, read_four, sum_up = log_sums(), fragment(1, EACH, 0), row_deltas(dtype)
     start, both = zeros(EACH * EACH), zip_tiles(EACH * EACH, lambda x, y, env: x + y)
@@ -325,11 +281,9 @@ def bias_gradient(form: PlainForm) -> Callable[..., None]:
                     s = product(q, k, (row_at * d, key_at * d, left, k_left), d, stage, thread)
                     g = product(dout, v, (row_at * dv, key_at * dv, left, k_left), dv, stage, thread)
                     own_lse = logs_of(row, (lse, from_rows, rows))
-                    lows, highs = bounds(row, (here, limits))
-                    masks = rows_of_mask(row, (head, sizes, steps))
-                    biases = rows_of_bias(row, (head, sizes, bias_steps))
+                    facts = facts_of(row, head, here, sizes, limits, steps, bias_steps)
                     env = (int32(key + thread % SIDE * EACH), mask, steps, bias, bias_steps)
-                    p = weights_of(cap(s, scales), own_lse, lows, highs, masks, biases, env)
+                    p = weights_of(cap(s, scales), own_lse, facts, env)
                     acc = both(acc, slopes(p, s, g, own_delta, scales[1]), ())
             to = (np.int64(matrix) * rows + first) * keys + key
             finish(acc, (dbias, to, left, int32(keys - key), keys), thread)

@@ -20,7 +20,7 @@ from ..tiles.element import getter
 from ..tiles.fragment import Fragment, outer
 from ..tiles.register_tile import map_tile, unrolled
 from ..tiles.tile import each, permute, put_run, put_runs, runs, zeros
-from .masks import AttentionForm, of_four, query_of
+from .masks import AttentionForm, mask_rows, of_four, query_of
 
 TILE = 64  # queries, or keys
 SIDE, EACH = 16, 4
@@ -193,10 +193,22 @@ def _highest(row, env):
     return int32(min(query_of(row, here) + here[1] - here[0] + limits[0], here[7] - 1))
 
 
-def key_bounds() -> Any:
-    """`of(row, (here, limits))`: the first keys that four rows may attend to, and their last ones."""
+def row_facts(form: PlainForm) -> Any:
+    """`of(row, head, here, sizes, limits, steps, bias_steps)`: of four rows from this one on: the first keys that they may attend to, the last
+    ones, and where their elements of the mask and of the bias begin."""
     lowest, highest = of_four(_lowest), of_four(_highest)
-    return device(lambda row, env: (lowest(row, env), highest(row, env)))
+    rows_of_mask, rows_of_bias = mask_rows(form.masked), mask_rows(form.bias is not None)
+
+    def of(row, head, here, sizes, limits, steps, bias_steps):
+        lows, highs = lowest(row, (here, limits)), highest(row, (here, limits))
+        return (
+            lows,
+            highs,
+            rows_of_mask(row, (head, sizes, steps)),
+            rows_of_bias(row, (head, sizes, bias_steps)),
+        )
+
+    return device(of)
 
 
 def reach() -> Any:
