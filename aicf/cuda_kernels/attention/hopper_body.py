@@ -50,7 +50,7 @@ from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, put_words, reduce_rows, zip_rows
 from ..tiles.tile import zeros
 from .hopper_masks import BYTES as ADDED_BYTES
-from .hopper_masks import LOWEST, SCORES, bringer, hide, limits_of, plus, told
+from .hopper_masks import LOWEST, SCORES, bringer, limits_of, told
 from .hopper_masks import WARP as ADDING_WARP
 from .hopper_tiles import (
     KEYS,
@@ -65,6 +65,7 @@ from .hopper_tiles import (
     score_product,
     weighted_sum,
 )
+from .masks import by_column, hide_columns
 
 CONSUMERS = QUERIES // 64
 THREADS = WARPGROUP * (1 + CONSUMERS)
@@ -108,6 +109,8 @@ def forward(form: HopperForm) -> Callable[..., None]:
     open, let_next = opening(plan.shared.init()), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
 
+    bring, uniform = bringer(form, plan, QUERIES, walk_of(), tile_of()), warp_uniform()
+
     def plain(maps, lse, sizes, scales):
         base, thread, warpgroup = open(maps)
         if warpgroup == 0:
@@ -119,22 +122,7 @@ def forward(form: HopperForm) -> Callable[..., None]:
             more()
             consume(int32(warpgroup - 1), base, maps, lse, sizes, scales)
 
-    kernel: Callable[..., None] = _with_keys(form, plan, open, produce, consume) if form.of_keys else plain
-    kernel.__name__ = f"attention_wgmma{form}"
-    kernel.blocks_per_sm = 1
-    kernel.waits = True
-    return kernel
-
-
-def _with_keys(
-    form: HopperForm, plan: ForwardPlan, open: Any, produce: Any, consume: Any
-) -> Callable[..., None]:
-    """A second warp of the producer's warpgroup brings what is added to the scores of keys."""
-    fewer, more = registers(REGISTERS)
-    let_next, uniform = launch_dependents(), warp_uniform()
-    bring = bringer(form, plan, QUERIES, walk_of(), tile_of())
-
-    def kernel(maps, lse, sizes, scales, mask, bias, mask_steps, bias_steps):
+    def with_keys(maps, lse, sizes, scales, mask, bias, mask_steps, bias_steps):
         base, thread, warpgroup = open(maps)
         if warpgroup == 0:
             fewer()
@@ -149,6 +137,10 @@ def _with_keys(
             more()
             consume(int32(warpgroup - 1), base, maps, lse, sizes, scales)
 
+    kernel: Callable[..., None] = with_keys if form.of_keys else plain
+    kernel.__name__ = f"attention_wgmma{form}"
+    kernel.blocks_per_sm = 1
+    kernel.waits = True
     return kernel
 
 
@@ -233,9 +225,13 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     words_of, scale = pack(SCORES.count, dtype), zip_rows(result, lambda x, factor, env: x * factor)
     cap = map_tile(SCORES.count, _cap()) if form.capped else device(lambda s, env: s)
     # what is added to keys makes powers of two of scores, of any size that f32 has
-    of_keys, add_of_keys, least = form.of_keys, plus(SCORES.count), LOWEST if form.of_keys else LEAST
+    of_keys, add_of_keys, least = (
+        form.of_keys,
+        by_column(SCORES.count, lambda x, added, c: x * c + added),
+        LOWEST if form.of_keys else LEAST,
+    )
     added_at, tell, tell_lse = plan.added, arrive(), told() if form.of_keys else device(lambda x: x)
-    hidden, limits = hide(form.hidden), limits_of()
+    hidden, limits = hide_columns(SCORES, form.hidden == "all", True), limits_of()
     in_first, in_all = bool(form.hidden), form.hidden == "all"
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
     next_q, next_kv = advancer(2), advancer(stages)
@@ -282,7 +278,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                 release(uint32(ready + uint32(k_empty)), member)
             scores = cap(scores, scales)
             if of_keys:
-                scores = add_of_keys(scores, uint32(added + stage * uint32(ADDED_BYTES)), c)
+                scores = add_of_keys(scores, (uint32(added + stage * uint32(ADDED_BYTES)), c))
                 tell(uint32(ready + uint32(k_empty)))
             if in_first:
                 lows, highs = limits(row, key, column, sizes)
@@ -312,7 +308,7 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
                     release(uint32(ready + uint32(k_empty)), member)
                 scores = cap(scores, scales)
                 if of_keys:
-                    scores = add_of_keys(scores, uint32(added + stage * uint32(ADDED_BYTES)), c)
+                    scores = add_of_keys(scores, (uint32(added + stage * uint32(ADDED_BYTES)), c))
                     tell(uint32(ready + uint32(k_empty)))
                 if in_all:
                     lows, highs = limits(row, key, column, sizes)

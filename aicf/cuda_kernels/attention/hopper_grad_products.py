@@ -32,8 +32,8 @@ from ..ptx import (
 )
 from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.layout import Layout
-from ..tiles.register_tile import map_tile, pack, put_columns, put_words, unrolled
-from ..tiles.tile import each, mapped, mapped_runs, permute, zeros
+from ..tiles.register_tile import map_tile, pack, put_columns, put_words
+from ..tiles.tile import each, mapped_runs, permute, zeros
 from .hopper_grad_tiles import (
     BOTH,
     FREE,
@@ -48,26 +48,9 @@ from .hopper_grad_tiles import (
 )
 from .hopper_masks import key_starts, of_key
 from .hopper_tiles import KEYS, ROW_BYTES, HopperForm, chained, place_of, score_product, weighted_sum
-from .masks import NOTHING
+from .masks import by_column, hide_columns
 
 NONE = (np.float32(0),) * 2
-
-
-def hide(layout: Layout, both: bool) -> Any:
-    """`hide(scores, low, high)`: -inf for queries before `low`, and, if `both`, from `high` on, which each of a thread's two keys has."""
-
-    def one(x, low, high, column, env):
-        if both:
-            return x if column >= low and column < high else NOTHING
-        return x if column >= low else NOTHING
-
-    run = unrolled(
-        one,
-        (tuple(range(layout.count)), layout.by_row, layout.by_row),
-        tuple((c,) for _, c in layout.offsets),
-        "float32",
-    )
-    return device(lambda scores, low, high: run((scores, low, high), ()))
 
 
 def limits_of() -> Any:
@@ -87,39 +70,6 @@ def limits_of() -> Any:
         return (low, next_low), (high, next_high)
 
     return device(of)
-
-
-def weights(count: int) -> Any:
-    """`weigh(scores, stats, c)`: exp2(score c - lse). Eight numbers are of four queries; so four statistics serve them."""
-    load, exp2 = load_shared(), approximate("exp2")
-
-    def eight(i, run, env):
-        a, b, c, d = load(uint32(env[0] + uint32(i * 8)))
-        f = env[1]
-        return (
-            exp2(run[0] * f + a), exp2(run[1] * f + b), exp2(run[2] * f + a), exp2(run[3] * f + b),
-            exp2(run[4] * f + c), exp2(run[5] * f + d), exp2(run[6] * f + c), exp2(run[7] * f + d),
-        )  # fmt: skip
-
-    run = mapped(count, 8, eight)
-    return device(lambda scores, stats, c: run(scores, (stats, c)))
-
-
-def weights_of_keys(count: int) -> Any:
-    """`weigh(scores, stats, c, added)`: likewise, of scores with something added, to each of a thread's two keys. It meets the lse first: large
-    numbers that all keys of a query have are gone then."""
-    load, exp2 = load_shared(), approximate("exp2")
-
-    def eight(i, run, env):
-        a, b, c, d = load(uint32(env[0] + uint32(i * 8)))
-        f, x, y = env[1], env[2][0], env[2][1]
-        return (
-            exp2(run[0] * f + (a + x)), exp2(run[1] * f + (b + x)), exp2(run[2] * f + (a + y)), exp2(run[3] * f + (b + y)),
-            exp2(run[4] * f + (c + x)), exp2(run[5] * f + (d + x)), exp2(run[6] * f + (c + y)), exp2(run[7] * f + (d + y)),
-        )  # fmt: skip
-
-    run = mapped(count, 8, eight)
-    return device(lambda scores, stats, c, added: run(scores, (stats, c, added)))
 
 
 def added_to_keys(form: HopperForm) -> Any:
@@ -185,10 +135,17 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     fence, commit, of_rows, of_columns = fence_products(), commit_products(), describe(True), describe(False)
     wait, release, sync_both, sync_own = wait_phase(), releaser(), sync_at(BOTH), sync_at(WARPGROUP)
     wait_free, say_there, fence_shared = sync_at(WITH_ADDER), arrive_at(WITH_ADDER), fence_async()
-    weigh, slopes_of = weights(count), slopes(count, dtype)
-    of_keys, weigh_keys, of_own_keys = form.of_keys, weights_of_keys(count), added_to_keys(form)
+    exp2, slopes_of = approximate("exp2"), slopes(count, dtype)
+    weigh = by_column(count, lambda x, stat, c: exp2(x * c + stat))
+    # what is added meets the lse first: large numbers that all keys of a query have are gone then
+    weigh_keys = by_column(
+        count,
+        lambda x, stat, env: exp2(x * env[0] + (stat + env[1][0])),
+        lambda x, stat, env: exp2(x * env[0] + (stat + env[1][1])),
+    )
+    of_keys, of_own_keys = form.of_keys, added_to_keys(form)
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
-    hidden, limits, cuts = hide(scores_of, form.hidden == "all"), limits_of(), bool(form.hidden)
+    hidden, limits, cuts = hide_columns(scores_of, True, form.hidden == "all"), limits_of(), bool(form.hidden)
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
     walk, place, take, tiles_of = walk_of(), place_of(), taker(plan), query_tiles(queries)
     next_stage, send = advancer(plan.stages), _sender(form, plan)
@@ -265,9 +222,9 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
                         scores = hidden(scores, lows, highs)
                 stats = uint32(stats_own + stage * uint32(stats_bytes))
                 if of_keys:
-                    scores = weigh_keys(scores, stats, scales[0], own)
+                    scores = weigh_keys(scores, (stats, (scales[0], own)))
                 else:
-                    scores = weigh(scores, stats, scales[0])
+                    scores = weigh(scores, (stats, scales[0]))
                 products = finish_second(products)
                 if first != 0:
                     if member == 0:
@@ -344,22 +301,9 @@ def _sender(form: HopperForm, plan: GradientPlan) -> Any:
         sync_own(uint32(OWN + who))
         if member == 0:
             for i in range(chunks):
-                store(
-                    maps[4],
-                    uint32(to_k + uint32(i * 64 * ROW_BYTES)),
-                    int32(i * ATOM),
-                    place[0],
-                    place[1],
-                    place[2],
-                )
-                store(
-                    maps[5],
-                    uint32(to_v + uint32(i * 64 * ROW_BYTES)),
-                    int32(i * ATOM),
-                    place[0],
-                    place[1],
-                    place[2],
-                )
+                further, column = uint32(i * 64 * ROW_BYTES), int32(i * ATOM)
+                store(maps[4], uint32(to_k + further), column, place[0], place[1], place[2])
+                store(maps[5], uint32(to_v + further), column, place[0], place[1], place[2])
             commit()
             if wide:
                 all_read()

@@ -15,11 +15,9 @@ import numpy as np
 from ...types import bool_, f32
 from ..dsl import cuda, device, int32, uint32
 from ..hopper.ring import advancer
-from ..ptx import arrive, load_shared, store_shared, wait_phase
+from ..ptx import arrive, store_shared, wait_phase
 from ..tiles.element import getter
 from ..tiles.layout import Layout
-from ..tiles.register_tile import unrolled
-from ..tiles.tile import mapped
 from .hopper_tiles import KEYS, HopperForm, in_turn, key_tiles
 from .masks import LOG2E, NOTHING, mask_rows
 
@@ -32,21 +30,6 @@ ZERO = np.float32(0)
 
 
 # --- positions ----------------------------------------------------------------------------------------------------------
-
-
-def hide(masked: str) -> Any:
-    """`hide(scores, low, high)`: -inf for keys before `low` and from `high` on, which each of a thread's two rows has, counted from its own
-    first column."""
-    below = masked == "all"
-
-    def one(x, low, high, column, env):
-        if below:
-            return x if column < high and column >= low else NOTHING
-        return x if column < high else NOTHING
-
-    everyone, rows = tuple(range(SCORES.count)), SCORES.by_row
-    run = unrolled(one, (everyone, rows, rows), tuple((column,) for _, column in SCORES.offsets), "float32")
-    return device(lambda scores, low, high: run((scores, low, high), ()))
 
 
 def limits_of() -> Any:
@@ -144,22 +127,6 @@ def bringer(form: HopperForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> 
             tile = turn(round, block, blocks)
 
     return device(bring)
-
-
-def plus(count: int) -> Any:
-    """`add(scores, at, c)`: score c + what is added to its key, which is in shared memory from `at` on: eight numbers are of four keys."""
-    load = load_shared()
-
-    def eight(i, run, env):
-        a, b, c, d = load(uint32(env[0] + uint32(i * 8)))
-        f = env[1]
-        return (
-            run[0] * f + a, run[1] * f + b, run[2] * f + a, run[3] * f + b,
-            run[4] * f + c, run[5] * f + d, run[6] * f + c, run[7] * f + d,
-        )  # fmt: skip
-
-    run = mapped(count, 8, eight)
-    return device(lambda scores, at, c: run(scores, (at, c)))
 
 
 def told() -> Any:

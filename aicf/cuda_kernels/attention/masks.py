@@ -16,7 +16,11 @@ import numpy as np
 
 from ...types import DType, i32
 from ..dsl import device, int32, uint32
+from ..ptx import load_shared
 from ..tiles.element import getter
+from ..tiles.layout import Layout
+from ..tiles.register_tile import unrolled
+from ..tiles.tile import mapped
 
 NOTHING, INFINITY = np.float32(-np.inf), np.float32(np.inf)
 LOG2E = np.float32(1.4426950408889634)
@@ -93,3 +97,40 @@ def mask_rows(masked: bool) -> Any:
     if not masked:
         return device(lambda row, env: (row, row, row, row))
     return of_four(_mask_row)
+
+
+# --- accumulators of scores -------------------------------------------------------------------------------------------
+
+
+def by_column(count: int, first: Any, second: Any = None, apart: int = 8) -> Any:
+    """`run(scores, (address, env))`: first(score, number, env) of a thread's scores in its first row, second(…) of those in its second one.
+    Eight scores are of four columns, whose numbers are neighbours in shared memory; the next four are 8 `apart` bytes further."""
+    load, one, other = load_shared(), device(first), device(second or first)
+
+    def eight(i, x, env):
+        a, b, c, d = load(uint32(env[0] + uint32(i * apart)))
+        e = env[1]
+        return (
+            one(x[0], a, e), one(x[1], b, e), other(x[2], a, e), other(x[3], b, e),
+            one(x[4], c, e), one(x[5], d, e), other(x[6], c, e), other(x[7], d, e),
+        )  # fmt: skip
+
+    return mapped(count, 8, eight)
+
+
+def hide_columns(layout: Layout, before: bool, behind: bool) -> Any:
+    """`hide(scores, low, high)`: -inf in columns before `low`, and from `high` on, which each of a thread's two rows has, counted from its own
+    first column."""
+
+    def one(x, low, high, column, env):
+        if before and behind:
+            return x if column >= low and column < high else NOTHING
+        if before:
+            return x if column >= low else NOTHING
+        return x if column < high else NOTHING
+
+    scores = tuple(range(layout.count))
+    run = unrolled(
+        one, (scores, layout.by_row, layout.by_row), tuple((c,) for _, c in layout.offsets), "float32"
+    )
+    return device(lambda scores, low, high: run((scores, low, high), ()))

@@ -13,8 +13,8 @@ from ..dsl import cuda, device, int32, uint32
 from ..ptx import commit_copies, copy_async, load_shared, wait_copies
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack
-from ..tiles.tile import mapped, mapped_runs, zeros
-from .masks import sizes_here
+from ..tiles.tile import mapped_runs, zeros
+from .masks import by_column, sizes_here
 from .mma_grad_body import GROUP, slope_of, weigh_of
 from .mma_tiles import (
     ALIGNED,
@@ -58,21 +58,6 @@ class MmaKeyPlan:
         self.stats = form.others // GROUP * GROUP_BYTES
         self.ring, self.stage = self.k.nbytes + self.v.nbytes, self.q.nbytes + self.o.nbytes + self.stats
         self.nbytes = ALIGNED + self.ring + 2 * self.stage
-
-
-def _weights(form: MmaForm, count: int) -> Any:
-    """`run(scores, (stats, c))`: weights. Eight numbers are of four queries, whose statistics are one load."""
-    load, weigh = load_shared(), device(weigh_of(form.scaled))
-
-    def eight(i, x, env):
-        a, b, c, d = load(uint32(env[0] + uint32(i * (GROUP_BYTES // 8))))
-        f = env[1]
-        return (
-            weigh(x[0], a, f), weigh(x[1], b, f), weigh(x[2], a, f), weigh(x[3], b, f),
-            weigh(x[4], c, f), weigh(x[5], d, f), weigh(x[6], c, f), weigh(x[7], d, f),
-        )  # fmt: skip
-
-    return mapped(count, 8, eight)
 
 
 def _slopes(form: MmaForm, count: int) -> Any:
@@ -128,7 +113,11 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
         hide_scores(form, scores, by_keys=True),
         whole(),
     )
-    weigh, slopes, always = _weights(form, scores.count), _slopes(form, scores.count), form.looked_at
+    weigh, slopes, always = (
+        by_column(scores.count, weigh_of(form.scaled), apart=GROUP_BYTES // 8),
+        _slopes(form, scores.count),
+        form.looked_at,
+    )
     store_k, store_v = store_rows(of_k, dtype), store_rows(of_v, dtype)
     scale = map_tile(of_k.count, lambda x, factor: x * factor)
     no_k, no_v, warp_rows = zeros(of_k.count), zeros(of_v.count), 16 * count
