@@ -203,12 +203,8 @@ def partial_attention(form: DecodeForm) -> Callable[..., None]:
     R, U, E, lanes, groups = form.rows, form.keys, form.each, form.lanes, form.groups
     width, wide, room, numbers = form.width, form.lanes * form.each, THREADS * R * E, groups * R
     load_rows, load_keys, products = row_loader(form), key_loader(form), score_sums(form)
-    lows_of, highs_of, hide, add_values = (
-        row_limits(form, False),
-        row_limits(form, True),
-        hide_scores(form),
-        value_sums(form),
-    )
+    lows_of, highs_of, hide = row_limits(form, False), row_limits(form, True), hide_scores(form)
+    add_values = value_sums(form)
     of_head, put = sizes_here(form.ragged), putter(f32)
     scale_rows = map_tile(R * E, lambda x, env: x * env)
     of_row = tuple(tuple(range(r * U, (r + 1) * U)) for r in range(R))
@@ -264,10 +260,8 @@ def partial_attention(form: DecodeForm) -> Callable[..., None]:
             of_keys, key = np.int64(head) * keys * d, int32(first + group)
             done = first
             while done < last:
-                one, other = (
-                    load_keys(k, (of_keys, key, lane, d, last)),
-                    load_keys(v, (of_keys, key, lane, d, last)),
-                )
+                one = load_keys(k, (of_keys, key, lane, d, last))
+                other = load_keys(v, (of_keys, key, lane, d, last))
                 scores = hide(products(tile_of_q, one), lows, highs, (key, scales[1], last))
                 high = raised((most, greatest(scores)), ())
                 factors, weights = factors_of((most, high), ()), weights_of((scores, high), ())

@@ -209,11 +209,8 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     dtype, d, stages = form.dtype, form.d, plan.stages
     result = Layout(64, d, warps=4)
     product = score_product(dtype, d, KEYS, QUERIES, KEYS)
-    add, finish_scores, finish_behind = (
-        weighted_sum(dtype, d, KEYS),
-        finish_products(SCORES.count),
-        finish_products(SCORES.count, 1),
-    )
+    add, finish_scores = weighted_sum(dtype, d, KEYS), finish_products(SCORES.count)
+    finish_behind = finish_products(SCORES.count, 1)
     finish_sums = finish_products(result.count, 0, SCORES.count // 2)
     fence, commit = fence_products(), commit_products()
     of_rows, of_columns = describe(True), describe(False)
@@ -225,11 +222,8 @@ def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
     words_of, scale = pack(SCORES.count, dtype), zip_rows(result, lambda x, factor, env: x * factor)
     cap = map_tile(SCORES.count, _cap()) if form.capped else device(lambda s, env: s)
     # what is added to keys makes powers of two of scores, of any size that f32 has
-    of_keys, add_of_keys, least = (
-        form.of_keys,
-        by_column(SCORES.count, lambda x, added, c: x * c + added),
-        LOWEST if form.of_keys else LEAST,
-    )
+    of_keys, add_of_keys = form.of_keys, by_column(SCORES.count, lambda x, added, c: x * c + added)
+    least = LOWEST if form.of_keys else LEAST
     added_at, tell, tell_lse = plan.added, arrive(), told() if form.of_keys else device(lambda x: x)
     hidden, limits = hide_columns(SCORES, form.hidden == "all", True), limits_of()
     in_first, in_all = bool(form.hidden), form.hidden == "all"
@@ -361,13 +355,8 @@ def _sender(form: HopperForm, plan: ForwardPlan) -> Any:
     """`send(part, base, map, member, sums, row, head, sizes)`: a warpgroup's results to memory, by way of shared memory of its own."""
     layout = Layout(64, form.d, warps=4)
     words_of, put, own, out_at = pack(layout.count, form.dtype), put_words(layout), 64 * form.d * 2, plan.out
-    fence, sync, store, commit, wait = (
-        fence_async(),
-        sync_at(WARPGROUP),
-        store_box(4),
-        commit_stores(),
-        wait_stores_read(0),
-    )
+    fence, sync, store, commit = fence_async(), sync_at(WARPGROUP), store_box(4), commit_stores()
+    wait = wait_stores_read(0)
     chunks, thread_now = form.chunks, read_thread()
 
     def send(part, base, map, member, sums, row, head, sizes):

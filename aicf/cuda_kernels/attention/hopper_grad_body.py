@@ -80,12 +80,8 @@ def gradient(form: HopperForm) -> Callable[..., None]:
     """
     plan = GradientPlan(form.tile)
     fewer, more = registers(REGISTERS)
-    open, uniform, let_next, address = (
-        opening(plan.shared.init()),
-        warp_uniform(),
-        launch_dependents(),
-        global_address(),
-    )
+    open, uniform, let_next = opening(plan.shared.init()), warp_uniform(), launch_dependents()
+    address = global_address()
     produce, add, consume = producer(form, plan), adder(form, plan), consumer(form, plan)
 
     def run(maps, stats, sums, flags, counter, sizes, scales, added):
@@ -126,12 +122,8 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
     of all that attend to it. Behind the last one it says so, in the place of a tile."""
     load_k, load_q = (rows_loader(form.chunks, rows) for rows in (KEYS, plan.queries))
     load_stats, wait, announce, address = load_bytes(), wait_phase(), expect(), global_address()
-    walk, place, tiles_of, next_stage = (
-        walk_of(),
-        place_of(),
-        query_tiles(plan.queries),
-        advancer(plan.stages),
-    )
+    walk, place, tiles_of = walk_of(), place_of(), query_tiles(plan.queries)
+    next_stage = advancer(plan.stages)
     fetch, leave, tell, numbers = fetch_add(), store_shared_word(), arrive(), plan.numbers
     queries, k_bytes, q_bytes, stats_bytes = plan.queries, plan.k_bytes, plan.q_bytes, plan.stats_bytes
     k_at, v_at, q_at, o_at, stats_at = plan.k, plan.v, plan.q, plan.o, plan.stats

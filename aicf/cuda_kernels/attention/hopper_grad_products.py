@@ -124,10 +124,8 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     scores_of, result = Layout(64, queries, warps=4), Layout(64, d, warps=4)
     count, dq_count = scores_of.count, 32
     product = score_product(dtype, d, queries, KEYS, queries)
-    add, of_queries = (
-        weighted_sum(dtype, d, queries),
-        chained(multiply_k_tiles(dtype, ATOM, 1, True, False), 2, queries, ATOM),
-    )
+    add = weighted_sum(dtype, d, queries)
+    of_queries = chained(multiply_k_tiles(dtype, ATOM, 1, True, False), 2, queries, ATOM)
     finish_first, finish_second = finish_products(count, 1), finish_products(count)
     finish_v, finish_q, finish_k = (
         finish_products(result.count, 1, count // 2), finish_products(dq_count, 1), finish_products(result.count, 0, count // 2),
@@ -170,10 +168,8 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
         v = of_rows(uint32(base + uint32(v_at) + who * uint32(own_keys)))
         k_columns = of_columns(uint32(base + uint32(k_at) + who * uint32(k_part)))
         q_first, o_first = of_rows(uint32(base + uint32(q_at))), of_rows(uint32(base + uint32(o_at)))
-        q_columns, o_columns = (
-            of_columns(uint32(base + uint32(q_at))),
-            of_columns(uint32(base + uint32(o_at))),
-        )
+        q_columns = of_columns(uint32(base + uint32(q_at)))
+        o_columns = of_columns(uint32(base + uint32(o_at)))
         ds_first = of_rows(uint32(base + uint32(ds_at) + who * uint32(ds_part)))
         ds_own = uint32(base + uint32(ds_at) + who * uint32(ds_half))
         stats_own = uint32(base + uint32(stats_at) + uint32(lane & 3) * uint32(16))

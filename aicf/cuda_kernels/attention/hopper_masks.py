@@ -19,7 +19,7 @@ from ..ptx import arrive, store_shared, wait_phase
 from ..tiles.element import getter
 from ..tiles.layout import Layout
 from .hopper_tiles import KEYS, HopperForm, in_turn, key_tiles
-from .masks import LOG2E, NOTHING, mask_rows
+from .masks import LOG2E, NOTHING, mask_starts
 
 SCORES = Layout(64, KEYS, warps=4)
 BYTES = 4 * KEYS  # of a stage
@@ -52,13 +52,11 @@ def limits_of() -> Any:
 def key_starts(form: HopperForm) -> Any:
     """`of(head, sizes, added)`: the elements of mask and bias that a query head's keys begin at. `added`: pointers to them, none or one each; steps of
     each, as `mask_rows` has them."""
-    of_row, masked, biased = mask_rows(True), form.masked, form.bias is not None
+    starts = mask_starts(form)
 
     def of(head, sizes, added):
         own = sizes[0], sizes[1], sizes[2], int32(1)  # query heads, each by itself
-        mask_start = of_row(int32(0), (int32(head), own, added[2]))[0] if masked else np.int64(0)
-        bias_start = of_row(int32(0), (int32(head), own, added[3]))[0] if biased else np.int64(0)
-        return mask_start, bias_start
+        return starts(int32(head), own, added[2], added[3])
 
     return device(of)
 
@@ -113,10 +111,8 @@ def bringer(form: HopperForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> 
             key = int32(int32(high * uint32(KEYS)) + of_tile)
             for _ in range(int32(high - low + uint32(1))):
                 a, b = read(key, sizes[1], starts, added), read(int32(key + 1), sizes[1], starts, added)
-                c, d = (
-                    read(int32(key + 8), sizes[1], starts, added),
-                    read(int32(key + 9), sizes[1], starts, added),
-                )
+                c = read(int32(key + 8), sizes[1], starts, added)
+                d = read(int32(key + 9), sizes[1], starts, added)
                 ready = uint32(base + uint32(8) * stage)
                 wait(uint32(ready + uint32(empty)), phase)
                 store(uint32(own + stage * uint32(BYTES)), a, b, c, d)

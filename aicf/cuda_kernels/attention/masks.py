@@ -99,6 +99,18 @@ def mask_rows(masked: bool) -> Any:
     return of_four(_mask_row)
 
 
+def mask_starts(form: AttentionForm) -> Any:
+    """`of(head, sizes, mask_steps, bias_steps)`: a query head's first elements of the mask and of the bias."""
+    of_row, masked, biased = mask_rows(True), form.masked, form.bias is not None
+
+    def of(head, sizes, mask_steps, bias_steps):
+        mask_start = of_row(int32(0), (head, sizes, mask_steps))[0] if masked else np.int64(0)
+        bias_start = of_row(int32(0), (head, sizes, bias_steps))[0] if biased else np.int64(0)
+        return mask_start, bias_start
+
+    return device(of)
+
+
 # --- accumulators of scores -------------------------------------------------------------------------------------------
 
 

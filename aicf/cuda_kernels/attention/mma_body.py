@@ -16,7 +16,7 @@ from ..tiles.element import putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, reduce_rows, zip_rows, zip_tiles
 from ..tiles.tile import each, zeros
-from .masks import LOG2E, NOTHING
+from .masks import LOG2E, NOTHING, mask_starts
 from .mma_tiles import (
     ALIGNED,
     ROW_BYTES,
@@ -24,7 +24,6 @@ from .mma_tiles import (
     MmaForm,
     StoredRows,
     hide_scores,
-    mask_starts,
     pair_loader,
     query_tile,
     register_product,
@@ -45,11 +44,8 @@ class MmaForwardPlan:
     """Where a block has what: queries, then two stages of keys and values."""
 
     def __init__(self, form: MmaForm) -> None:
-        self.q, self.k, self.v = (
-            StoredRows(form.rows, form.d),
-            StoredRows(form.others, form.d),
-            StoredRows(form.others, form.dv),
-        )
+        self.q, self.k = StoredRows(form.rows, form.d), StoredRows(form.others, form.d)
+        self.v = StoredRows(form.others, form.dv)
         self.stage = self.k.nbytes + self.v.nbytes
         self.nbytes = ALIGNED + self.q.nbytes + 2 * self.stage
 
@@ -77,29 +73,20 @@ def forward(form: MmaForm) -> Callable[..., None]:
     q_lane, k_lane, v_lane = plan.q.lane(True), plan.k.lane(False), plan.v.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     tile_of, start, starts_of = query_tile(form), start_of(), mask_starts(form)
-    scaled, hide, all_seen, always = (
-        scale_scores(form, scores.count),
-        hide_scores(form, scores),
-        whole(),
-        form.looked_at,
-    )
+    scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
+    always = form.looked_at
     exp2, most_of = approximate("exp2"), larger()
     own = 2 * count
-    peak, most_rows = (
-        reduce_rows(scores, lambda x, y: most_of(x, y)),
-        zip_tiles(own, lambda x, y, env: most_of(x, y)),
-    )
+    peak = reduce_rows(scores, lambda x, y: most_of(x, y))
+    most_rows = zip_tiles(own, lambda x, y, env: most_of(x, y))
     shift_of = map_tile(own, lambda most, env: most if most > NOTHING else ZERO)
     shrink_of = zip_tiles(own, lambda most, shift, c: exp2((most - shift) * c))
     weigh = zip_rows(scores, _weigh(form.scaled))
     fold, join = fold_rows(scores, lambda x, y: x + y), join_rows(scores, lambda x, y: x + y)
     sum_up, times = zip_tiles(own, lambda x, y, env: x + y), zip_tiles(own, lambda x, y, env: x * y)
     over = map_tile(own, lambda total, env: ONE / total if total != ZERO else ZERO)
-    scale, store, put_lse = (
-        zip_rows(result, lambda x, factor, env: x * factor),
-        store_rows(result, dtype),
-        _put_lse(own),
-    )
+    scale, store = zip_rows(result, lambda x, factor, env: x * factor), store_rows(result, dtype)
+    put_lse = _put_lse(own)
     logarithms = zip_tiles(own, _logarithm)
     nothing, none, no_rows = zeros(result.count), (NOTHING,) * own, zeros(own)
     warp_rows, q_bytes, k_bytes, stage_bytes = 16 * count, plan.q.nbytes, plan.k.nbytes, plan.stage
@@ -113,11 +100,8 @@ def forward(form: MmaForm) -> Callable[..., None]:
         queries, d, dv = sizes[0], sizes[5], sizes[6]
         mask_start, bias_start = starts_of(head, sizes, steps, bias_steps)
         load_q(q, base, thread, (start(batch, own_head, first, of_q), int32(queries - first), d, of_q[0]))
-        from_kv, widths, pitches = (
-            (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v)),
-            (d, dv),
-            (of_k[0], of_v[0]),
-        )
+        from_kv, widths = (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v)), (d, dv)
+        pitches = (of_k[0], of_v[0])
         ring = uint32(base + uint32(q_bytes))
         key, stage = int32(low // keys * keys), int32(0)
         if key <= high:

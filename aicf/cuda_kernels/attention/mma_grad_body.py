@@ -16,7 +16,7 @@ from ..tiles.element import getter, putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, unrolled, zip_rows
 from ..tiles.tile import get_run, zeros
-from .masks import NOTHING
+from .masks import NOTHING, mask_starts
 from .mma_tiles import (
     ALIGNED,
     ROW_BYTES,
@@ -24,7 +24,6 @@ from .mma_tiles import (
     MmaForm,
     StoredRows,
     hide_scores,
-    mask_starts,
     pair_loader,
     query_tile,
     row_product,
@@ -139,17 +138,10 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
     q_lane, k_lane, k_down = plan.q.lane(True), plan.k.lane(False), plan.k.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     tile_of, start, starts_of, again = query_tile(form), start_of(), mask_starts(form), opaque()
-    scaled, hide, all_seen, always = (
-        scale_scores(form, scores.count),
-        hide_scores(form, scores),
-        whole(),
-        form.looked_at,
-    )
-    weigh, everyone, by_row = (
-        zip_rows(scores, weigh_of(form.scaled)),
-        tuple(range(scores.count)),
-        scores.by_row,
-    )
+    scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
+    always = form.looked_at
+    weigh, everyone = zip_rows(scores, weigh_of(form.scaled)), tuple(range(scores.count))
+    by_row = scores.by_row
     slopes = unrolled(slope_of(form.capped), (everyone, everyone, by_row, everyone), (), "")
     statistics = _row_statistics(tuple((row,) for row in scores.own_rows))
     store, scale = store_rows(result, dtype), map_tile(result.count, lambda x, factor: x * factor)
@@ -166,10 +158,8 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
         mask_start, bias_start = starts_of(head, sizes, steps, bias_steps)
         widths, from_q = (d, sizes[6]), (start(batch, own_head, 0, of_q), start(batch, own_head, 0, of_dout))
         load_queries((q, dout), base, thread, (first, queries), from_q, widths, (of_q[0], of_dout[0]))
-        from_kv, pitches = (
-            (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v)),
-            (of_k[0], of_v[0]),
-        )
+        from_kv = (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v))
+        pitches = (of_k[0], of_v[0])
         ring = uint32(base + uint32(ring_at))
         key, stage = int32(low // keys * keys), int32(0)
         if key <= high:

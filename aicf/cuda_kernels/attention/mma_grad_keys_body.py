@@ -14,7 +14,7 @@ from ..ptx import commit_copies, copy_async, load_shared, wait_copies
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack
 from ..tiles.tile import mapped_runs, zeros
-from .masks import by_column, sizes_here
+from .masks import by_column, mask_starts, sizes_here
 from .mma_grad_body import GROUP, slope_of, weigh_of
 from .mma_tiles import (
     ALIGNED,
@@ -25,7 +25,6 @@ from .mma_tiles import (
     StoredRows,
     head_places,
     hide_scores,
-    mask_starts,
     pair_loader,
     row_product,
     scale_scores,
@@ -108,16 +107,10 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
     k_lane, q_lane, q_down = plan.k.lane(True), plan.q.lane(False), plan.q.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     place, start, of_head, starts_of = head_places(), start_of(), sizes_here(form.ragged), mask_starts(form)
-    scaled, hide, all_seen = (
-        scale_scores(form, scores.count),
-        hide_scores(form, scores, by_keys=True),
-        whole(),
-    )
-    weigh, slopes, always = (
-        by_column(scores.count, weigh_of(form.scaled), apart=GROUP_BYTES // 8),
-        _slopes(form, scores.count),
-        form.looked_at,
-    )
+    scaled, hide = scale_scores(form, scores.count), hide_scores(form, scores, by_keys=True)
+    all_seen = whole()
+    weigh = by_column(scores.count, weigh_of(form.scaled), apart=GROUP_BYTES // 8)
+    slopes, always = _slopes(form, scores.count), form.looked_at
     store_k, store_v = store_rows(of_k, dtype), store_rows(of_v, dtype)
     scale = map_tile(of_k.count, lambda x, factor: x * factor)
     no_k, no_v, warp_rows = zeros(of_k.count), zeros(of_v.count), 16 * count
@@ -145,10 +138,8 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
             high = int32(low - 1)
         widths, from_kv = (d, dv), (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v))
         load_keys((k, v), base, thread, (key, here[3]), from_kv, widths, (of_k[0], of_v[0]))
-        from_q, pitches = (
-            (start(batch, own_head, 0, of_q), start(batch, own_head, 0, of_dout)),
-            (of_q[0], of_dout[0]),
-        )
+        from_q = (start(batch, own_head, 0, of_q), start(batch, own_head, 0, of_dout))
+        pitches = (of_q[0], of_dout[0])
         from_stats = np.int64(head) * padded
         ring = uint32(base + uint32(ring_at))
         query, stage, member = low, int32(0), int32(0)

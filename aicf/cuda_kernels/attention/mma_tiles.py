@@ -28,7 +28,7 @@ from ..tiles.element import getter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_places, map_tile
 from ..tiles.tile import each, put_run, zeros
-from .masks import NOTHING, AttentionForm, mask_rows, sizes_here
+from .masks import NOTHING, AttentionForm, sizes_here
 
 WARPS = 4
 THREADS = 32 * WARPS
@@ -64,11 +64,17 @@ TILES = (
     MmaTile(ROWS, 16, (256, 256, 256)),
 )
 QUERY_TILES = (
-    MmaTile(ROWS, 64, (64, 0, 0)), MmaTile(ROWS, 32, (128, 128, 128)), MmaTile(ROWS, 32, (256, 0, 0), ROOMY), MmaTile(ROWS, 16, (256, 256, 256)),
-)  # fmt: skip
+    MmaTile(ROWS, 64, (64, 0, 0)),
+    MmaTile(ROWS, 32, (128, 128, 128)),
+    MmaTile(ROWS, 32, (256, 0, 0), ROOMY),
+    MmaTile(ROWS, 16, (256, 256, 256)),
+)
 KEY_TILES = (
-    MmaTile(ROWS, 64, (64, 0, 0)), MmaTile(ROWS, 32, (128, 64, 64)), MmaTile(ROWS, 32, (256, 0, 0), ROOMY), MmaTile(ROWS, 16, (256, 256, 256)),
-)  # fmt: skip
+    MmaTile(ROWS, 64, (64, 0, 0)),
+    MmaTile(ROWS, 32, (128, 64, 64)),
+    MmaTile(ROWS, 32, (256, 0, 0), ROOMY),
+    MmaTile(ROWS, 16, (256, 256, 256)),
+)
 
 
 @dataclass(frozen=True)
@@ -310,18 +316,6 @@ def whole() -> Any:
         low, high = int32(query + here[0]), int32(query + queries - 1 + here[0])
         last = int32(key + keys - 1)
         return last <= low + here[1] and key >= high - here[2] and last < here[3]
-
-    return device(of)
-
-
-def mask_starts(form: MmaForm) -> Any:
-    """`of(head, sizes, mask_steps, bias_steps)`: a query head's first elements of the mask and of the bias."""
-    of_row, masked, biased = mask_rows(True), form.masked, form.bias is not None
-
-    def of(head, sizes, mask_steps, bias_steps):
-        mask_start = of_row(int32(0), (head, sizes, mask_steps))[0] if masked else np.int64(0)
-        bias_start = of_row(int32(0), (head, sizes, bias_steps))[0] if biased else np.int64(0)
-        return mask_start, bias_start
 
     return device(of)
 

@@ -246,12 +246,8 @@ def bias_gradient(form: PlainForm) -> Callable[..., None]:
     assert form.bias is not None
     dtype, width = form.dtype, form.width
     product, finish = score_product(dtype, width), result_storer(form.bias, 1, TILE)
-    of_head, facts_of, reached, cap = (
-        sizes_here(form.ragged),
-        row_facts(form),
-        reach(),
-        cap_scores(form.capped),
-    )
+    of_head, facts_of, reached = sizes_here(form.ragged), row_facts(form), reach()
+    cap = cap_scores(form.capped)
     weights_of, slopes = weigh(form.masked, form.bias, OWN_ROWS, OWN_COLUMNS), differentiate(False, OWN_ROWS)
     logs_of, read_four, sum_up = log_sums(), fragment(1, EACH, 0), row_deltas(dtype)
     start, both = zeros(EACH * EACH), zip_tiles(EACH * EACH, lambda x, y, env: x + y)
