@@ -117,7 +117,7 @@ class AttentionMma:
         return cost_of(region, device, tile_of(TILES, problem(region), device), 2)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .mma_body import MmaForwardPlan, forward
+        from .mma_body import forward, forward_plan
 
         p = problem(region)
         form = form_of(p, tile_of(TILES, p, device))
@@ -126,9 +126,7 @@ class AttentionMma:
             *p.inputs(), *p.optional(*OPTIONAL), *p.at("out", "lse"), *numbers_of(p, form, tiles),
             *steps_of(p, "q", "k", "v", "out"),
         )  # fmt: skip
-        return [
-            Launch(forward(form), (p.query_heads * tiles,), (THREADS,), args, MmaForwardPlan(form).nbytes)
-        ]
+        return [Launch(forward(form), (p.query_heads * tiles,), (THREADS,), args, forward_plan(form).nbytes)]
 
 
 @variant("attention_grad", id="cuda.attention_grad_mma.v1", strided=True, needs=("sm_80",), shared=SHARED)
@@ -151,8 +149,8 @@ class AttentionGradMma:
         return 2 * f32.itemsize * p.query_heads * padded(p.queries, ROWS)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .mma_grad_body import EACH, MmaQueryPlan, before, query_gradient
-        from .mma_grad_keys_body import MmaKeyPlan, key_gradients
+        from .mma_grad_body import EACH, before, query_gradient, query_plan
+        from .mma_grad_keys_body import key_gradients, key_plan, parts_of
 
         p, stats = problem(region), Work(0, f32)
         of_dq, of_dkv = (form_of(p, tile_of(tiles, p, device)) for tiles in (QUERY_TILES, KEY_TILES))
@@ -169,15 +167,14 @@ class AttentionGradMma:
                 Num(rows, i32), *steps_of(p, "dout", "q", "k", "v", *results),
             )  # fmt: skip
 
-        keys, queries = MmaKeyPlan(of_dkv), MmaQueryPlan(of_dq)
         return [
             Launch(before(of_dq.dtype), (cdiv(heads * rows, THREADS // 32 * EACH),), (THREADS,), ends),
             Launch(
-                key_gradients(of_dkv), (p.heads * key_tiles * keys.parts,), (THREADS,),
-                arguments(of_dkv, key_tiles, "dk", "dv"), keys.nbytes,
+                key_gradients(of_dkv), (p.heads * key_tiles * parts_of(of_dkv),), (THREADS,),
+                arguments(of_dkv, key_tiles, "dk", "dv"), key_plan(of_dkv).nbytes,
             ),
             Launch(
                 query_gradient(of_dq), (heads * query_tiles,), (THREADS,),
-                arguments(of_dq, query_tiles, "dq"), queries.nbytes,
+                arguments(of_dq, query_tiles, "dq"), query_plan(of_dq).nbytes,
             ),
         ]  # fmt: skip

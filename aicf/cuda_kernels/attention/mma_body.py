@@ -18,11 +18,11 @@ from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, reduce_r
 from ..tiles.tile import each, zeros
 from .masks import LOG2E, NOTHING, mask_starts
 from .mma_tiles import (
-    ALIGNED,
+    BLOCKS_PER_SM,
     ROW_BYTES,
     WARPS,
     MmaForm,
-    StoredRows,
+    MmaPlan,
     hide_scores,
     pair_loader,
     query_tile,
@@ -40,14 +40,9 @@ ZERO, ONE = np.float32(0), np.float32(1)
 KEPT = 32  # registers that may hold a warp's queries
 
 
-class MmaForwardPlan:
-    """Where a block has what: queries, then two stages of keys and values."""
-
-    def __init__(self, form: MmaForm) -> None:
-        self.q, self.k = StoredRows(form.rows, form.d), StoredRows(form.others, form.d)
-        self.v = StoredRows(form.others, form.dv)
-        self.stage = self.k.nbytes + self.v.nbytes
-        self.nbytes = ALIGNED + self.q.nbytes + 2 * self.stage
+def forward_plan(form: MmaForm) -> MmaPlan:
+    """Queries; keys and values."""
+    return MmaPlan(form, (form.d,), (form.d, form.dv))
 
 
 @functools.cache
@@ -61,16 +56,17 @@ def forward(form: MmaForm) -> Callable[..., None]:
     The next tile of keys and values is on its way while one is multiplied: one barrier a tile.
     """
     dtype, keys, count = form.dtype, form.others, form.rows // (16 * WARPS)
-    plan, scores, result = MmaForwardPlan(form), form.scores, Layout(16 * count, form.dv)
+    plan, scores, result = forward_plan(form), form.scores, Layout(16 * count, form.dv)
+    (q_tile,), (k_tile, v_tile) = plan.own, plan.over
     steps_of_d = form.d // 16
     in_registers = 4 * count * steps_of_d <= KEPT and not form.looked_at
     if in_registers:
-        take_q, product = register_product(dtype, plan.q, plan.k, count, steps_of_d)
+        take_q, product = register_product(dtype, q_tile, k_tile, count, steps_of_d)
     else:
-        take_q, product = device(lambda at: at), row_product(dtype, plan.q, plan.k, count, steps_of_d)
-    add, words_of = weighted_sum(dtype, plan.v, form.dv), pack(scores.count, dtype)
-    load_q, load = plan.q.loader(form.width), pair_loader(plan.k, plan.v, form.width)
-    q_lane, k_lane, v_lane = plan.q.lane(True), plan.k.lane(False), plan.v.lane(False, True)
+        take_q, product = device(lambda at: at), row_product(dtype, q_tile, k_tile, count, steps_of_d)
+    add, words_of = weighted_sum(dtype, v_tile, form.dv), pack(scores.count, dtype)
+    load_q, load = q_tile.loader(form.width), pair_loader(k_tile, v_tile, form.width)
+    q_lane, k_lane, v_lane = q_tile.lane(True), k_tile.lane(False), v_tile.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     tile_of, start, starts_of = query_tile(form), start_of(), mask_starts(form)
     scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
@@ -89,7 +85,7 @@ def forward(form: MmaForm) -> Callable[..., None]:
     put_lse = _put_lse(own)
     logarithms = zip_tiles(own, _logarithm)
     nothing, none, no_rows = zeros(result.count), (NOTHING,) * own, zeros(own)
-    warp_rows, q_bytes, k_bytes, stage_bytes = 16 * count, plan.q.nbytes, plan.k.nbytes, plan.stage
+    warp_rows, q_bytes, k_bytes, stage_bytes = 16 * count, q_tile.nbytes, k_tile.nbytes, plan.stage
 
     def kernel(
         q, k, v, mask, lengths, bias, out, lse, sizes, grid, limits, scales, steps, bias_steps, of_q, of_k, of_v, of_out
@@ -149,7 +145,7 @@ def forward(form: MmaForm) -> Callable[..., None]:
             put_lse(logarithms(most, total, scales[2]), (lse, to, int32(left - (lane >> 2))))
 
     kernel.__name__ = f"attention_mma{form}"
-    kernel.blocks_per_sm = form.resident
+    kernel.blocks_per_sm = BLOCKS_PER_SM
     return kernel
 
 

@@ -18,11 +18,11 @@ from ..tiles.register_tile import map_tile, pack, unrolled, zip_rows
 from ..tiles.tile import get_run, zeros
 from .masks import NOTHING, mask_starts
 from .mma_tiles import (
-    ALIGNED,
+    BLOCKS_PER_SM,
     ROW_BYTES,
     WARPS,
     MmaForm,
-    StoredRows,
+    MmaPlan,
     hide_scores,
     pair_loader,
     query_tile,
@@ -114,14 +114,9 @@ def slope_of(capped: bool) -> Any:
 # --- dq -----------------------------------------------------------------------------------------------------------------
 
 
-class MmaQueryPlan:
-    """Where a block of `query_gradient` has what: queries and their gradients, then two stages of keys and values."""
-
-    def __init__(self, form: MmaForm) -> None:
-        self.q, self.o = StoredRows(form.rows, form.d), StoredRows(form.rows, form.dv)
-        self.k, self.v = StoredRows(form.others, form.d), StoredRows(form.others, form.dv)
-        self.ring, self.stage = self.q.nbytes + self.o.nbytes, self.k.nbytes + self.v.nbytes
-        self.nbytes = ALIGNED + self.ring + 2 * self.stage
+def query_plan(form: MmaForm) -> MmaPlan:
+    """Queries and their gradients; keys and values."""
+    return MmaPlan(form, (form.d, form.dv), (form.d, form.dv))
 
 
 @functools.cache
@@ -130,12 +125,13 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
     queries of a head, over the tiles of keys that they attend to. Parameters are those of mma_body.py's `forward`.
     """
     dtype, keys, count = form.dtype, form.others, form.rows // (16 * WARPS)
-    plan, scores, result = MmaQueryPlan(form), form.scores, Layout(16 * count, form.d)
-    products = row_product(dtype, plan.q, plan.k, count, form.d // 16)
-    gradients = row_product(dtype, plan.o, plan.v, count, form.dv // 16)
-    add, words_of = weighted_sum(dtype, plan.k, form.d), pack(scores.count, dtype)
-    load_queries, load_keys = (pair_loader(*x, form.width) for x in ((plan.q, plan.o), (plan.k, plan.v)))
-    q_lane, k_lane, k_down = plan.q.lane(True), plan.k.lane(False), plan.k.lane(False, True)
+    plan, scores, result = query_plan(form), form.scores, Layout(16 * count, form.d)
+    (q_tile, o_tile), (k_tile, v_tile) = plan.own, plan.over
+    products = row_product(dtype, q_tile, k_tile, count, form.d // 16)
+    gradients = row_product(dtype, o_tile, v_tile, count, form.dv // 16)
+    add, words_of = weighted_sum(dtype, k_tile, form.d), pack(scores.count, dtype)
+    load_queries, load_keys = (pair_loader(*x, form.width) for x in (plan.own, plan.over))
+    q_lane, k_lane, k_down = q_tile.lane(True), k_tile.lane(False), k_tile.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     tile_of, start, starts_of, again = query_tile(form), start_of(), mask_starts(form), opaque()
     scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
@@ -146,7 +142,7 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
     statistics = _row_statistics(tuple((row,) for row in scores.own_rows))
     store, scale = store_rows(result, dtype), map_tile(result.count, lambda x, factor: x * factor)
     nothing, warp_rows = zeros(result.count), 16 * count
-    q_bytes, ring_at, k_bytes, stage_bytes = plan.q.nbytes, plan.ring, plan.k.nbytes, plan.stage
+    q_bytes, ring_at, k_bytes, stage_bytes = q_tile.nbytes, plan.ring, k_tile.nbytes, plan.stage
 
     def kernel(
         dout, q, k, v, stats, mask, lengths, bias, dq, sizes, grid, limits, scales, steps, bias_steps, padded, of_dout, of_q, of_k, of_v, of_dq
@@ -197,7 +193,7 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
         store(scale(acc, scales[0]), to, lane)
 
     kernel.__name__ = f"attention_dq_mma{form}"
-    kernel.blocks_per_sm = form.resident
+    kernel.blocks_per_sm = BLOCKS_PER_SM
     return kernel
 
 

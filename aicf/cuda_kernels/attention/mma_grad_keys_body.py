@@ -17,12 +17,12 @@ from ..tiles.tile import mapped_runs, zeros
 from .masks import by_column, mask_starts, sizes_here
 from .mma_grad_body import GROUP, slope_of, weigh_of
 from .mma_tiles import (
-    ALIGNED,
+    BLOCKS_PER_SM,
     CHUNK,
     ROW_BYTES,
     WARPS,
     MmaForm,
-    StoredRows,
+    MmaPlan,
     head_places,
     hide_scores,
     pair_loader,
@@ -39,24 +39,18 @@ GROUP_BYTES = 2 * GROUP * f32.itemsize
 PART = 128  # columns of dk and of dv that a block adds up
 
 
-class MmaKeyPlan:
-    """Where a block of `key_gradients` has what: keys and values, then two stages of queries, their gradients and their statistics.
+def parts_of(form: MmaForm) -> int:
+    """Blocks that share the columns of dk and dv of a tile of keys."""
+    return -(-max(form.d, form.dv) // PART)
 
-    parts    blocks that share the columns of dk and dv of a tile of keys
-    columns  of dk, and of dv, of a block
-    """
 
-    def __init__(self, form: MmaForm) -> None:
-        self.parts = -(-max(form.d, form.dv) // PART)
-        self.columns = (PART, PART) if self.parts > 1 else (form.d, form.dv)
-        of_q, of_o = (
-            max(columns, self.parts * PART) if self.parts > 1 else columns for columns in (form.d, form.dv)
-        )
-        self.k, self.v = StoredRows(form.rows, form.d), StoredRows(form.rows, form.dv)
-        self.q, self.o = StoredRows(form.others, of_q), StoredRows(form.others, of_o)
-        self.stats = form.others // GROUP * GROUP_BYTES
-        self.ring, self.stage = self.k.nbytes + self.v.nbytes, self.q.nbytes + self.o.nbytes + self.stats
-        self.nbytes = ALIGNED + self.ring + 2 * self.stage
+def key_plan(form: MmaForm) -> MmaPlan:
+    """Keys and values; queries, their gradients and their statistics. Of a part of the columns tiles have whole parts."""
+    parts = parts_of(form)
+    over = form.d, form.dv
+    if parts > 1:
+        over = max(form.d, parts * PART), max(form.dv, parts * PART)
+    return MmaPlan(form, (form.d, form.dv), over, form.others // GROUP * GROUP_BYTES)
 
 
 def _slopes(form: MmaForm, count: int) -> Any:
@@ -97,14 +91,16 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
     grid    tiles of keys of a head, and query heads to a head of keys
     """
     dtype, rows, others, count = form.dtype, form.rows, form.others, form.rows // (16 * WARPS)
-    plan, scores = MmaKeyPlan(form), form.scores
-    of_k, of_v = (Layout(16 * count, columns) for columns in plan.columns)
-    products = row_product(dtype, plan.k, plan.q, count, form.d // 16)
-    gradients = row_product(dtype, plan.v, plan.o, count, form.dv // 16)
-    add_k, add_v = weighted_sum(dtype, plan.q, plan.columns[0]), weighted_sum(dtype, plan.o, plan.columns[1])
+    plan, scores, parts = key_plan(form), form.scores, parts_of(form)
+    (k_tile, v_tile), (q_tile, o_tile) = plan.own, plan.over
+    k_columns, v_columns = (PART, PART) if parts > 1 else (form.d, form.dv)
+    of_k, of_v = Layout(16 * count, k_columns), Layout(16 * count, v_columns)
+    products = row_product(dtype, k_tile, q_tile, count, form.d // 16)
+    gradients = row_product(dtype, v_tile, o_tile, count, form.dv // 16)
+    add_k, add_v = weighted_sum(dtype, q_tile, k_columns), weighted_sum(dtype, o_tile, v_columns)
     words_of, load_stats = pack(scores.count, dtype), _stats_loader(others)
-    load_keys, load = (pair_loader(*x, form.width) for x in ((plan.k, plan.v), (plan.q, plan.o)))
-    k_lane, q_lane, q_down = plan.k.lane(True), plan.q.lane(False), plan.q.lane(False, True)
+    load_keys, load = (pair_loader(*x, form.width) for x in (plan.own, plan.over))
+    k_lane, q_lane, q_down = k_tile.lane(True), q_tile.lane(False), q_tile.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     place, start, of_head, starts_of = head_places(), start_of(), sizes_here(form.ragged), mask_starts(form)
     scaled, hide = scale_scores(form, scores.count), hide_scores(form, scores, by_keys=True)
@@ -114,9 +110,9 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
     store_k, store_v = store_rows(of_k, dtype), store_rows(of_v, dtype)
     scale = map_tile(of_k.count, lambda x, factor: x * factor)
     no_k, no_v, warp_rows = zeros(of_k.count), zeros(of_v.count), 16 * count
-    k_bytes, ring_at, q_bytes, stage_bytes = plan.k.nbytes, plan.ring, plan.q.nbytes, plan.stage
-    pair_bytes = plan.q.nbytes + plan.o.nbytes
-    parts, part_bytes, part_columns = plan.parts, PART // CHUNK * plan.q.chunk_bytes, PART
+    k_bytes, ring_at, q_bytes, stage_bytes = k_tile.nbytes, plan.ring, q_tile.nbytes, plan.stage
+    pair_bytes = q_tile.nbytes + o_tile.nbytes
+    part_bytes, part_columns = PART // CHUNK * q_tile.chunk_bytes, PART
 
     def kernel(
         dout, q, k, v, stats, mask, lengths, bias, dk, dv_, sizes, grid, limits, scales, steps, bias_steps, padded,
@@ -197,5 +193,5 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
         )
 
     kernel.__name__ = f"attention_dkv_mma{form}"
-    kernel.blocks_per_sm = form.resident
+    kernel.blocks_per_sm = BLOCKS_PER_SM
     return kernel

@@ -34,6 +34,7 @@ WARPS = 4
 THREADS = 32 * WARPS
 CHUNK = 64  # columns of halves: 128 bytes, a row of shared memory
 ROW_BYTES = 2 * CHUNK
+BLOCKS_PER_SM = 2  # whose registers are limited for them
 ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
 
 
@@ -103,11 +104,6 @@ class MmaForm(AttentionForm):
     def scores(self) -> Layout:
         """Of a warp's scores."""
         return Layout(self.rows // WARPS, self.others)
-
-    @property
-    def resident(self) -> int:
-        """Blocks of a multiprocessor, whose registers are limited for them."""
-        return 2
 
     @property
     def looked_at(self) -> bool:
@@ -206,6 +202,20 @@ class StoredRows:
             others(pointer, to, thread, env)
 
         return device(load_all)
+
+
+class MmaPlan:
+    """Where a block has what: `own` tiles of its rows; then two stages of the tiles that it goes over, `over`, and of `more` bytes.
+
+    own, over  given as columns of each tile
+    """
+
+    def __init__(self, form: MmaForm, own: tuple[int, ...], over: tuple[int, ...], more: int = 0) -> None:
+        self.own = tuple(StoredRows(form.rows, columns) for columns in own)
+        self.over = tuple(StoredRows(form.others, columns) for columns in over)
+        self.ring = sum(tile.nbytes for tile in self.own)
+        self.stage = sum(tile.nbytes for tile in self.over) + more
+        self.nbytes = ALIGNED + self.ring + 2 * self.stage
 
 
 def pair_loader(a: StoredRows, b: StoredRows, width: int) -> Any:
