@@ -7,7 +7,7 @@ from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
 from ...registry.variant import Checks, Launch, Num, Reject, Work, at_most, cdiv, contiguous, variant
 from ...rows import RegionSpec
 from ...types import f32
-from .decode_body import THREADS, TILES, DecodeForm
+from .decode_body import THREADS, TILES, DecodeForm, DecodeTile
 from .problem import AttentionProblem, problem
 
 QUERIES, WIDEST, LANES = 16, 256, 32  # most queries of a head, elements of a row, lanes of a key
@@ -16,12 +16,15 @@ WAVES = 4  # blocks of a multiprocessor
 STEP_US = 0.25  # beside a trip to memory: shuffles and exp
 
 
+def tile_of(p: AttentionProblem) -> DecodeTile:
+    """The first tile that has all rows of a head, or the last."""
+    return next((t for t in TILES if p.rows <= t.rows), TILES[-1])
+
+
 def _form(p: AttentionProblem) -> DecodeForm:
-    """With the first tile that has a block's rows, or the last."""
-    tile = next((t for t in TILES if p.rows <= t.rows), TILES[-1])
     width = BYTES // p.dtype.itemsize
     lanes = min(LANES, 1 << (cdiv(p.d, width) - 1).bit_length())
-    return DecodeForm(*p.form, tile, lanes, cdiv(p.d, lanes * width), width)
+    return DecodeForm(*p.form, tile_of(p), lanes, cdiv(p.d, lanes * width), width)
 
 
 def _splits(p: AttentionProblem, form: DecodeForm, device: DeviceSpec) -> int:

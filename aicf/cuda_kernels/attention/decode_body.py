@@ -41,7 +41,6 @@ class DecodeTile:
     blocks_per_sm: int
 
 
-# The first that has all rows of a head is used.
 TILES = (
     DecodeTile(1, 4, 0.8, 4),
     DecodeTile(2, 4, 0.75, 4),

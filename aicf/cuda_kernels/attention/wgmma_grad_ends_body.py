@@ -1,4 +1,4 @@
-"""Before and after attention_grad's main kernel on Hopper: statistics of queries, and sums of dQ as rows of halves. See hopper_grad_body.py."""
+"""Before and after attention_grad's main kernel on Hopper: statistics of queries, and sums of dQ as rows of halves. See wgmma_grad_body.py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..dsl import cuda, device, int32, uint32
 from ..ptx import global_address, pack_halves, store_words
 from ..tiles.element import getter, putter
 from ..tiles.tile import get_run
-from .hopper_grad_tiles import GROUP
-from .hopper_masks import FAINT
-from .hopper_tiles import HopperTile
 from .masks import LOG2E, NOTHING
+from .wgmma_grad_tiles import GROUP
+from .wgmma_masks import FAINT
+from .wgmma_tiles import WgmmaTile
 
 THREADS = 256
 EVERYONE = 0xFFFFFFFF
@@ -24,7 +24,7 @@ ZERO = np.float32(0)
 
 
 @functools.cache
-def before(dtype: DType, tile: HopperTile, of_keys: bool) -> Callable[..., None]:
+def before(dtype: DType, tile: WgmmaTile, of_keys: bool) -> Callable[..., None]:
     """`kernel(out, dout, lse, stats, flags, counter, sizes, out_steps, dout_steps)`: d / 8 threads to a query, whole tiles of queries.
 
     of_keys  something is added to the scores of keys: queries without any that counts may have an lse other than -inf: below FAINT
@@ -94,7 +94,7 @@ def before(dtype: DType, tile: HopperTile, of_keys: bool) -> Callable[..., None]
 
 
 @functools.cache
-def after(dtype: DType, tile: HopperTile) -> Callable[..., None]:
+def after(dtype: DType, tile: WgmmaTile) -> Callable[..., None]:
     """`kernel(sums, dq, sizes, steps, scale)`: a block of 256 threads to a tile of queries.
 
     Sums are as a thread of the main kernel has them: 4 at a time, two columns of a row and of the eighth row after it. Neighbouring lanes

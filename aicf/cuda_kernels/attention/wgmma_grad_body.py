@@ -49,8 +49,8 @@ from ..ptx import (
     wait_stores_read,
     warp_uniform,
 )
-from .hopper_grad_products import consumer
-from .hopper_grad_tiles import (
+from .wgmma_grad_products import consumer
+from .wgmma_grad_tiles import (
     CONSUMERS,
     FREE,
     REGISTERS,
@@ -62,20 +62,20 @@ from .hopper_grad_tiles import (
     taker,
     walk_of,
 )
-from .hopper_tiles import KEYS, HopperForm, place_of, rows_loader
+from .wgmma_tiles import KEYS, WgmmaForm, place_of, rows_loader
 
 
 @functools.cache
-def gradient(form: HopperForm) -> Callable[..., None]:
+def gradient(form: WgmmaForm) -> Callable[..., None]:
     """`kernel(maps, stats, sums, flags, counter, sizes, scales)`, and behind these, of something added to keys, `mask, bias, mask_steps, bias_steps`:
-    see hopper_masks.py.
+    see wgmma_masks.py.
 
     maps    of q, k, v, dout, dk, dv
     stats   f32, by query head and tile of queries: as `before` leaves them
     sums    f32, likewise: dQ, in the order of accumulators
     flags   i32, one for each tile of queries of each head: tiles of keys that have been added, the first one's number counted in
     counter i32, 0: of tiles that are taken
-    sizes   see hopper_tiles.py
+    sizes   see wgmma_tiles.py
     scales  scale log2(e), scale
     """
     plan = GradientPlan(form.tile)
@@ -117,7 +117,7 @@ def gradient(form: HopperForm) -> Callable[..., None]:
 # --- loads ----------------------------------------------------------------------------------------------------------------
 
 
-def producer(form: HopperForm, plan: GradientPlan) -> Any:
+def producer(form: WgmmaForm, plan: GradientPlan) -> Any:
     """`produce(base, maps, stats, counter, sizes)`: one thread takes tiles off a counter, and brings K and V of each, Q with its statistics and dO
     of all that attend to it. Behind the last one it says so, in the place of a tile."""
     load_k, load_q = (rows_loader(form.chunks, rows) for rows in (KEYS, plan.queries))
@@ -185,7 +185,7 @@ def producer(form: HopperForm, plan: GradientPlan) -> Any:
 # --- dQ to memory -------------------------------------------------------------------------------------------------------
 
 
-def adder(form: HopperForm, plan: GradientPlan) -> Any:
+def adder(form: WgmmaForm, plan: GradientPlan) -> Any:
     """`add(base, sums, flags, sizes)`: one warp adds what consumers leave of dQ in shared memory, in the order of the keys."""
     wait_there, let_write, send, put = sync_at(WITH_ADDER), arrive_at(WITH_ADDER), add_bytes(), store_bytes()
     commit, all_done = commit_stores(), wait_stores()

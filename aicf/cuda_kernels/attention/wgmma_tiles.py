@@ -22,7 +22,7 @@ ROW_BYTES = 2 * ATOM
 
 
 @dataclass(frozen=True)
-class HopperTile:
+class WgmmaTile:
     """A config of a kernel.
 
     d        largest head size; smaller ones are read as if they had so many columns
@@ -40,18 +40,18 @@ class HopperTile:
 
 
 # The first that has a head's columns is used: ids of kernels in plans have none, and costs need not rank what registers and shared memory decide.
-TILES = HopperTile(64, QUERIES, 3, 0.45, 0.94), HopperTile(128, QUERIES, 2, 0.67, 0.97)
-GRADIENT_TILES = HopperTile(64, 128, 2, 0.5, 0.97), HopperTile(128, 64, 2, 0.62, 0.97)
+TILES = WgmmaTile(64, QUERIES, 3, 0.45, 0.94), WgmmaTile(128, QUERIES, 2, 0.67, 0.97)
+GRADIENT_TILES = WgmmaTile(64, 128, 2, 0.5, 0.97), WgmmaTile(128, 64, 2, 0.62, 0.97)
 
 
 @dataclass(frozen=True)
-class HopperForm(AttentionForm):
+class WgmmaForm(AttentionForm):
     """What a kernel is specialised for, with a tile; masked, bias: of keys, the same for all queries.
 
     hidden   tiles of scores that positions mask something of: "" none, "last" of each row of tiles the last one only, "all" any
     """
 
-    tile: HopperTile
+    tile: WgmmaTile
     hidden: str
 
     def __str__(self) -> str:

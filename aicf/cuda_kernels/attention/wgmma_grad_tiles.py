@@ -8,7 +8,7 @@ from ..dsl import device, int32, uint32
 from ..hopper.shared_plan import SharedPlan
 from ..hopper.units import ATOM, WARPGROUP
 from ..ptx import load_shared_word, wait_phase
-from .hopper_tiles import KEYS, HopperTile
+from .wgmma_tiles import KEYS, WgmmaTile
 
 CONSUMERS = 2
 THREADS = WARPGROUP * (1 + CONSUMERS)
@@ -18,14 +18,14 @@ BOTH, WITH_ADDER = 2 * WARPGROUP, WARPGROUP + 32  # threads at barriers
 TOGETHER, THERE, FREE, OWN = 1, 2, 4, 6
 GROUP = 16  # queries, whose statistics lie side by side
 
-# `sizes` are those of hopper_tiles.py, and then: tiles of keys of a head, heads of keys, how many of these are taken together, tiles of keys in all, tiles of
+# `sizes` are those of wgmma_tiles.py, and then: tiles of keys of a head, heads of keys, how many of these are taken together, tiles of keys in all, tiles of
 # queries of a head, heads of keys of a batch entry. What can be said beforehand takes no registers.
 
 
 class GradientPlan:
     """Where a block has what. A consumer's results leave by way of dS, or, if these are too wide, of K and V."""
 
-    def __init__(self, tile: HopperTile) -> None:
+    def __init__(self, tile: WgmmaTile) -> None:
         self.queries, self.stages, self.wide, d = tile.queries, tile.stages, tile.d > ATOM, tile.d
         self.k_bytes, self.q_bytes = KEYS * d * 2, self.queries * d * 2
         self.ds_bytes, self.sums_bytes = self.queries * KEYS * 2, self.q_bytes  # of both consumers; of each

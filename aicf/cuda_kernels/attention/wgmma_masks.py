@@ -18,8 +18,8 @@ from ..hopper.ring import advancer
 from ..ptx import arrive, store_shared, wait_phase
 from ..tiles.element import getter
 from ..tiles.layout import Layout
-from .hopper_tiles import KEYS, HopperForm, in_turn, key_tiles
 from .masks import LOG2E, NOTHING, mask_starts
+from .wgmma_tiles import KEYS, WgmmaForm, in_turn, key_tiles
 
 SCORES = Layout(64, KEYS, warps=4)
 BYTES = 4 * KEYS  # of a stage
@@ -49,7 +49,7 @@ def limits_of() -> Any:
 # --- keys ---------------------------------------------------------------------------------------------------------------
 
 
-def key_starts(form: HopperForm) -> Any:
+def key_starts(form: WgmmaForm) -> Any:
     """`of(head, sizes, added)`: the elements of mask and bias that a query head's keys begin at. `added`: pointers to them, none or one each; steps of
     each, as `mask_rows` has them."""
     starts = mask_starts(form)
@@ -61,7 +61,7 @@ def key_starts(form: HopperForm) -> Any:
     return device(of)
 
 
-def of_key(form: HopperForm, behind_lse: bool = False) -> Any:
+def of_key(form: WgmmaForm, behind_lse: bool = False) -> Any:
     """`of(key, keys, starts, added)`: what is added to the scores of a key, in powers of two; behind the last key, what that one has.
 
     behind_lse  a bias that is NaN or +inf is 0 or the greatest number: the lse of queries that meet it is NaN, and others must not
@@ -87,7 +87,7 @@ def of_key(form: HopperForm, behind_lse: bool = False) -> Any:
     return device(of)
 
 
-def bringer(form: HopperForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> Any:
+def bringer(form: WgmmaForm, plan: Any, rows: int, walk: Any, tile_at: Any) -> Any:
     """`bring(base, sizes, added)`: a warp leaves what is added to the keys of each tile, in a stage of the keys' ring, for `rows` queries.
 
     Each lane tells for itself that its four are there, as each thread does that it has read its own: nothing else orders what threads write and read.

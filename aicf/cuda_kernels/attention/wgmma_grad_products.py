@@ -1,4 +1,4 @@
-"""The consumers of attention_grad on Hopper: products, weights and their slopes. See hopper_grad_body.py."""
+"""The consumers of attention_grad on Hopper: products, weights and their slopes. See wgmma_grad_body.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, put_columns, put_words
 from ..tiles.tile import each, mapped_runs, permute, zeros
-from .hopper_grad_tiles import (
+from .masks import by_column, hide_columns
+from .wgmma_grad_tiles import (
     BOTH,
     FREE,
     OWN,
@@ -46,9 +47,8 @@ from .hopper_grad_tiles import (
     taker,
     walk_of,
 )
-from .hopper_masks import key_starts, of_key
-from .hopper_tiles import KEYS, ROW_BYTES, HopperForm, chained, place_of, score_product, weighted_sum
-from .masks import by_column, hide_columns
+from .wgmma_masks import key_starts, of_key
+from .wgmma_tiles import KEYS, ROW_BYTES, WgmmaForm, chained, place_of, score_product, weighted_sum
 
 NONE = (np.float32(0),) * 2
 
@@ -72,7 +72,7 @@ def limits_of() -> Any:
     return device(of)
 
 
-def added_to_keys(form: HopperForm) -> Any:
+def added_to_keys(form: WgmmaForm) -> Any:
     """`of(key, head, sizes, added)`: what is added to the scores of keys `key` and the eighth after it, of a query head."""
     starts_of, read = key_starts(form), of_key(form, True)
 
@@ -118,7 +118,7 @@ def sums_writer(count: int) -> Any:
     return device(lambda sums, to: run(sums, to))
 
 
-def consumer(form: HopperForm, plan: GradientPlan) -> Any:
+def consumer(form: WgmmaForm, plan: GradientPlan) -> Any:
     """`consume(part, base, maps, sizes, scales, added)`: a warpgroup's 64 keys of tile after tile."""
     dtype, d, queries, wide = form.dtype, form.d, plan.queries, plan.wide
     scores_of, result = Layout(64, queries, warps=4), Layout(64, d, warps=4)
@@ -271,7 +271,7 @@ def consumer(form: HopperForm, plan: GradientPlan) -> Any:
     return device(consume)
 
 
-def _sender(form: HopperForm, plan: GradientPlan) -> Any:
+def _sender(form: WgmmaForm, plan: GradientPlan) -> Any:
     """`send(part, base, maps, member, stage, dk, dv, (row, head, batch))`: a warpgroup's dk and dv to memory."""
     layout, wide, chunks = Layout(64, form.d, warps=4), plan.wide, form.chunks
     words_of, put, own = pack(layout.count, form.dtype), put_words(layout), 64 * form.d * 2

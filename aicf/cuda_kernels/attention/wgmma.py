@@ -1,5 +1,5 @@
 """Variants for attention and attention_grad on Hopper's tensor cores: halves, head sizes up to 128, any strides of rows, masks of positions and of
-keys. See hopper_body.py."""
+keys. See wgmma_body.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ...registry.variant import Arg, Checks, Launch, Num, Reject, TensorMap, Wor
 from ...rows import RegionSpec
 from ...types import bf16, bool_, f16, f32, i32
 from ..hopper.units import ATOM, TMA_ALIGNMENT
-from .hopper_tiles import GRADIENT_TILES, KEYS, QUERIES, TILES, HopperForm, HopperTile
 from .problem import (
     EXTENT,
     LOG2E,
@@ -27,6 +26,7 @@ from .problem import (
     score_strides,
     tensor_map,
 )
+from .wgmma_tiles import GRADIENT_TILES, KEYS, QUERIES, TILES, WgmmaForm, WgmmaTile
 
 WIDEST = 128  # head size
 QUERY_STRIDE = 6  # of those of a mask or a bias
@@ -57,13 +57,13 @@ def checks(region: RegionSpec) -> Checks:
     yield None if p["lse"].contiguous else Reject("contiguous", f"lse is {p['lse']}, needs to be dense")
 
 
-def tile_of(tiles: tuple[HopperTile, ...], p: AttentionProblem) -> HopperTile:
+def tile_of(tiles: tuple[WgmmaTile, ...], p: AttentionProblem) -> WgmmaTile:
     """The first tile that has a head's columns."""
     return next(t for t in tiles if p.widest <= t.d)
 
 
-def form_of(p: AttentionProblem, tile: HopperTile) -> HopperForm:
-    return HopperForm(*p.form, tile, _masked(p))
+def form_of(p: AttentionProblem, tile: WgmmaTile) -> WgmmaForm:
+    return WgmmaForm(*p.form, tile, _masked(p))
 
 
 def added(p: AttentionProblem) -> tuple[Arg, ...]:
@@ -79,20 +79,20 @@ def _masked(p: AttentionProblem) -> str:
     return "last" if p.ahead == 0 or p.keys % KEYS else ""
 
 
-def taken_together(p: AttentionProblem, tile: HopperTile) -> int:
+def taken_together(p: AttentionProblem, tile: WgmmaTile) -> int:
     """Query heads that a forward kernel takes together: all, or whole groups, where blocks would read keys of too many heads from memory."""
     groups = max(1, TOGETHER // max(1, p.keys * 4 * tile.d))
     return min(groups * p.group, p.query_heads)
 
 
 def sizes(p: AttentionProblem, together: int) -> tuple[Num, ...]:
-    """As hopper_tiles.py has them; `together`: query heads, in whole groups."""
+    """As wgmma_tiles.py has them; `together`: query heads, in whole groups."""
     together = max(p.group, min(together // p.group * p.group, p.query_heads))
     heads_of_batch = p.batch_heads * p.group
     return ints(p.queries, p.keys, heads_of_batch, p.group, p.query_heads, together, p.ahead, p.behind)
 
 
-def grid_of(p: AttentionProblem, tile: HopperTile, device: DeviceSpec) -> int:
+def grid_of(p: AttentionProblem, tile: WgmmaTile, device: DeviceSpec) -> int:
     """Blocks of the forward kernel. Of heads that are taken together, each should have as many tiles, half of them in reverse: then those that
     masks make long and short add up to the same."""
     rows = cdiv(p.queries, tile.queries)
@@ -115,7 +115,7 @@ def maps(p: AttentionProblem, **rows: int) -> tuple[TensorMap, ...]:
     return tuple(tensor_map(p, name, n, TMA_ALIGNMENT) for name, n in rows.items())
 
 
-def _cost(region: RegionSpec, device: DeviceSpec, tile: HopperTile, flops: float, **more: Any) -> Cost:
+def _cost(region: RegionSpec, device: DeviceSpec, tile: WgmmaTile, flops: float, **more: Any) -> Cost:
     """flops: of a score, for each column of d."""
     p = problem(region)
     flops = flops * _score_tiles(p) * QUERIES * KEYS
@@ -136,7 +136,7 @@ class AttentionWgmma:
 
     Scores and weights stay in registers; TMA brings q, k and v from where they lie, in any strides of rows. Flops: 4 d for each score of tiles
     that masks leave. Bytes: q once, k and v once for each tile of queries, from the cache. Limit: tensor cores, and exponentials with d of 64.
-    Scores up to 1e9 in size. Of masks and biases from memory it takes those of keys, the same for all queries of a head: see hopper_masks.py.
+    Scores up to 1e9 in size. Of masks and biases from memory it takes those of keys, the same for all queries of a head: see wgmma_masks.py.
     """
 
     accepts, least = checks, one_launch
@@ -148,7 +148,7 @@ class AttentionWgmma:
         return _cost(region, device, tile, 4.0, bytes=region.nbytes, blocks=blocks, cached=cached)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .hopper_body import THREADS, ForwardPlan, forward
+        from .wgmma_body import THREADS, ForwardPlan, forward
 
         p = problem(region)
         form = form_of(p, tile := tile_of(TILES, p))
@@ -201,10 +201,10 @@ class AttentionGradWgmma:
         return _work(p, tile_of(GRADIENT_TILES, p))[-1].offset + i32.itemsize
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-        from .hopper_grad_body import gradient
-        from .hopper_grad_ends_body import THREADS as END_THREADS
-        from .hopper_grad_ends_body import after, before
-        from .hopper_grad_tiles import THREADS, GradientPlan
+        from .wgmma_grad_body import gradient
+        from .wgmma_grad_ends_body import THREADS as END_THREADS
+        from .wgmma_grad_ends_body import after, before
+        from .wgmma_grad_tiles import THREADS, GradientPlan
 
         p = problem(region)
         form = form_of(p, tile := tile_of(GRADIENT_TILES, p))
@@ -228,8 +228,8 @@ class AttentionGradWgmma:
         ]
 
 
-def _gradient_sizes(p: AttentionProblem, tile: HopperTile) -> tuple[Num, ...]:
-    """As hopper_grad_tiles.py has them."""
+def _gradient_sizes(p: AttentionProblem, tile: WgmmaTile) -> tuple[Num, ...]:
+    """As wgmma_grad_tiles.py has them."""
     # where there is no mask, no block waits at the start
     first = sizes(p, GRADIENT_TOGETHER if p.ahead == 0 else GRADIENT_TOGETHER // 3)
     rows, together = cdiv(p.keys, KEYS), int(first[5].value) // p.group
@@ -237,12 +237,12 @@ def _gradient_sizes(p: AttentionProblem, tile: HopperTile) -> tuple[Num, ...]:
     return (*first, *more)
 
 
-def _query_tiles(p: AttentionProblem, tile: HopperTile) -> int:
+def _query_tiles(p: AttentionProblem, tile: WgmmaTile) -> int:
     """Of all heads."""
     return p.query_heads * cdiv(p.queries, tile.queries)
 
 
-def _work(p: AttentionProblem, tile: HopperTile) -> tuple[Work, Work, Work, Work]:
+def _work(p: AttentionProblem, tile: WgmmaTile) -> tuple[Work, Work, Work, Work]:
     """Statistics and sums of dq, at multiples of 256 bytes, for copies of the accelerator; flags; and a counter."""
     tiles = _query_tiles(p, tile)
     queries = tile.queries * tiles

@@ -7,7 +7,7 @@
     turns       a consumer issues its products, then lets the other one do so, and has its exponentials meanwhile
 
 The statistics are of base 2: most is the largest S, c = scale log2(e). A row's maximum starts at -1e30, so that rows without keys have weights of 0.
-With a bias or a mask of keys S is c S + bias log2(e) as soon as it is there, and c is 1 from then on: see hopper_masks.py.
+With a bias or a mask of keys S is c S + bias log2(e) as soon as it is there, and c is 1 from then on: see wgmma_masks.py.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ from ..tiles.element import putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, put_words, reduce_rows, zip_rows
 from ..tiles.tile import zeros
-from .hopper_masks import BYTES as ADDED_BYTES
-from .hopper_masks import LOWEST, SCORES, bringer, limits_of, told
-from .hopper_masks import WARP as ADDING_WARP
-from .hopper_tiles import (
+from .masks import by_column, hide_columns
+from .wgmma_masks import BYTES as ADDED_BYTES
+from .wgmma_masks import LOWEST, SCORES, bringer, limits_of, told
+from .wgmma_masks import WARP as ADDING_WARP
+from .wgmma_tiles import (
     KEYS,
     QUERIES,
     ROW_BYTES,
-    HopperForm,
+    WgmmaForm,
     columns_loader,
     in_turn,
     key_tiles,
@@ -65,7 +66,6 @@ from .hopper_tiles import (
     score_product,
     weighted_sum,
 )
-from .masks import by_column, hide_columns
 
 CONSUMERS = QUERIES // 64
 THREADS = WARPGROUP * (1 + CONSUMERS)
@@ -80,7 +80,7 @@ class ForwardPlan:
     """Where a block has what. With something added to the scores of each key, beside K: a warp fills a stage with
     the producer, and each thread tells that it has read it."""
 
-    def __init__(self, form: HopperForm) -> None:
+    def __init__(self, form: WgmmaForm) -> None:
         of_keys, self.stages = form.of_keys, form.tile.stages
         self.q_bytes, self.kv_bytes = QUERIES * form.d * 2, KEYS * form.d * 2
         shared = SharedPlan()
@@ -96,12 +96,12 @@ class ForwardPlan:
 
 
 @functools.cache
-def forward(form: HopperForm) -> Callable[..., None]:
+def forward(form: WgmmaForm) -> Callable[..., None]:
     """`kernel(maps, lse, sizes, scales)`, and behind these, of something added to keys, `mask, bias, mask_steps, bias_steps`: see `key_starts`.
 
     maps    of q, k, v and out
     lse     f32, dense
-    sizes   see hopper_tiles.py
+    sizes   see wgmma_tiles.py
     scales  c; and softcap's: what S is multiplied by before tanh. c is softcap log2(e) then
     """
     plan = ForwardPlan(form)
@@ -165,7 +165,7 @@ def tile_of() -> Any:
     return device(of)
 
 
-def producer(form: HopperForm, plan: ForwardPlan) -> Any:
+def producer(form: WgmmaForm, plan: ForwardPlan) -> Any:
     """`produce(base, maps, sizes)`: one thread brings Q, K and V of tile after tile."""
     chunks = form.chunks
     fill_q = filler(plan.q_ring, plan.q_bytes, rows_loader(chunks, QUERIES))
@@ -204,7 +204,7 @@ def producer(form: HopperForm, plan: ForwardPlan) -> Any:
     return device(produce)
 
 
-def consumer(form: HopperForm, plan: ForwardPlan) -> Any:
+def consumer(form: WgmmaForm, plan: ForwardPlan) -> Any:
     """`consume(part, base, maps, lse, sizes, scales)`: a warpgroup's 64 queries of tile after tile."""
     dtype, d, stages = form.dtype, form.d, plan.stages
     result = Layout(64, d, warps=4)
@@ -351,7 +351,7 @@ def _cap() -> Any:
     return lambda x, env: tanh(x * env[1])
 
 
-def _sender(form: HopperForm, plan: ForwardPlan) -> Any:
+def _sender(form: WgmmaForm, plan: ForwardPlan) -> Any:
     """`send(part, base, map, member, sums, row, head, sizes)`: a warpgroup's results to memory, by way of shared memory of its own."""
     layout = Layout(64, form.d, warps=4)
     words_of, put, own, out_at = pack(layout.count, form.dtype), put_words(layout), 64 * form.d * 2, plan.out
