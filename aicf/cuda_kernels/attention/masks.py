@@ -130,19 +130,9 @@ def by_column(count: int, first: Any, second: Any = None, apart: int = 8) -> Any
     return mapped(count, 8, eight)
 
 
-def hide_columns(layout: Layout, before: bool, behind: bool) -> Any:
-    """`hide(scores, low, high)`: -inf in columns before `low`, and from `high` on, which each of a thread's two rows has, counted from its own
-    first column."""
-
-    def one(x, low, high, column, env):
-        if before and behind:
-            return x if column >= low and column < high else NOTHING
-        if before:
-            return x if column >= low else NOTHING
-        return x if column < high else NOTHING
-
-    scores = tuple(range(layout.count))
-    run = unrolled(
-        one, (scores, layout.by_row, layout.by_row), tuple((c,) for _, c in layout.offsets), "float32"
-    )
+def hide_columns(layout: Layout, seen: Any) -> Any:
+    """`hide(scores, low, high)`: seen(score, low, high, column, ()) of each score, with the limits of its row: the score, or -inf. Limits, which each
+    of a thread's two rows has, are counted from the thread's first column, as columns are."""
+    scores, columns = tuple(range(layout.count)), tuple((column,) for _, column in layout.offsets)
+    run = unrolled(seen, (scores, layout.by_row, layout.by_row), columns, "float32")
     return device(lambda scores, low, high: run((scores, low, high), ()))

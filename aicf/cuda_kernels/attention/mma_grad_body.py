@@ -130,7 +130,7 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
     products = row_product(dtype, q_tile, k_tile, count, form.d // 16)
     gradients = row_product(dtype, o_tile, v_tile, count, form.dv // 16)
     add, words_of = weighted_sum(dtype, k_tile, form.d), pack(scores.count, dtype)
-    load_queries, load_keys = (pair_loader(*x, form.width) for x in (plan.own, plan.over))
+    load_queries, load_keys = (pair_loader(a, b, form.width) for a, b in (plan.own, plan.over))
     q_lane, k_lane, k_down = q_tile.lane(True), k_tile.lane(False), k_tile.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     tile_of, start, starts_of, again = query_tile(form), start_of(), mask_starts(form), opaque()

@@ -99,7 +99,7 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
     gradients = row_product(dtype, v_tile, o_tile, count, form.dv // 16)
     add_k, add_v = weighted_sum(dtype, q_tile, k_columns), weighted_sum(dtype, o_tile, v_columns)
     words_of, load_stats = pack(scores.count, dtype), _stats_loader(others)
-    load_keys, load = (pair_loader(*x, form.width) for x in (plan.own, plan.over))
+    load_keys, load = (pair_loader(a, b, form.width) for a, b in (plan.own, plan.over))
     k_lane, q_lane, q_down = k_tile.lane(True), q_tile.lane(False), q_tile.lane(False, True)
     base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
     place, start, of_head, starts_of = head_places(), start_of(), sizes_here(form.ragged), mask_starts(form)

@@ -49,7 +49,7 @@ from ..tiles.element import putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, put_words, reduce_rows, zip_rows
 from ..tiles.tile import zeros
-from .masks import by_column, hide_columns
+from .masks import NOTHING, by_column, hide_columns
 from .wgmma_masks import BYTES as ADDED_BYTES
 from .wgmma_masks import LOWEST, SCORES, bringer, limits_of, told
 from .wgmma_masks import WARP as ADDING_WARP
@@ -225,7 +225,7 @@ def consumer(form: WgmmaForm, plan: ForwardPlan) -> Any:
     of_keys, add_of_keys = form.of_keys, by_column(SCORES.count, lambda x, added, c: x * c + added)
     least = LOWEST if form.of_keys else LEAST
     added_at, tell, tell_lse = plan.added, arrive(), told() if form.of_keys else device(lambda x: x)
-    hidden, limits = hide_columns(SCORES, form.hidden == "all", True), limits_of()
+    hidden, limits = hide_columns(SCORES, _within if form.hidden == "all" else _below_high), limits_of()
     in_first, in_all = bool(form.hidden), form.hidden == "all"
     walk, tile_at, turn, tiles_of_keys = walk_of(), tile_of(), in_turn(), key_tiles(QUERIES)
     next_q, next_kv = advancer(2), advancer(stages)
@@ -344,6 +344,14 @@ def consumer(form: WgmmaForm, plan: ForwardPlan) -> Any:
             all_read()
 
     return device(consume)
+
+
+def _within(x, low, high, column, env):
+    return x if column < high and column >= low else NOTHING
+
+
+def _below_high(x, low, high, column, env):
+    return x if column < high else NOTHING
 
 
 def _cap() -> Any:

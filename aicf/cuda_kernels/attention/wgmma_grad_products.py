@@ -34,7 +34,7 @@ from ..ptx.wgmma import multiply_k_tiles
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, put_columns, put_words
 from ..tiles.tile import each, mapped_runs, permute, zeros
-from .masks import by_column, hide_columns
+from .masks import NOTHING, by_column, hide_columns
 from .wgmma_grad_tiles import (
     BOTH,
     FREE,
@@ -51,6 +51,14 @@ from .wgmma_masks import key_starts, of_key
 from .wgmma_tiles import KEYS, ROW_BYTES, WgmmaForm, chained, place_of, score_product, weighted_sum
 
 NONE = (np.float32(0),) * 2
+
+
+def _within(x, low, high, column, env):
+    return x if column >= low and column < high else NOTHING
+
+
+def _from_low(x, low, high, column, env):
+    return x if column >= low else NOTHING
 
 
 def limits_of() -> Any:
@@ -143,7 +151,11 @@ def consumer(form: WgmmaForm, plan: GradientPlan) -> Any:
     )
     of_keys, of_own_keys = form.of_keys, added_to_keys(form)
     thread_now, again, uniform = read_thread(), opaque(), warp_uniform()
-    hidden, limits, cuts = hide_columns(scores_of, True, form.hidden == "all"), limits_of(), bool(form.hidden)
+    hidden, limits, cuts = (
+        hide_columns(scores_of, _within if form.hidden == "all" else _from_low),
+        limits_of(),
+        bool(form.hidden),
+    )
     put_slopes, put_sums, all_read = put_columns(scores_of), sums_writer(dq_count), wait_stores_read(0)
     walk, place, take, tiles_of = walk_of(), place_of(), taker(plan), query_tiles(queries)
     next_stage, send = advancer(plan.stages), _sender(form, plan)
