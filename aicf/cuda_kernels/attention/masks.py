@@ -1,9 +1,11 @@
-"""What bodies of all attention kernels share: features that a kernel is specialised for, and which keys a row may attend to.
+"""What the bodies of all attention kernels share: the features that a kernel is specialised for, and which keys a row attends to.
 
-`sizes` of a problem: queries, keys, heads of keys in a batch, query heads of each, heads of keys in all, d, dv. A row is a query of
-any of the heads that share keys, which lie one behind the other. `limits`: how many keys ahead and behind a query may attend to.
-`here`: sizes of a head whose keys may be fewer than are stored, with the length that says where its queries stand in the place of
-the keys, and behind them how many keys exist.
+A row is a query of any of the heads that share keys: head after head.
+
+sizes   of a problem: queries, keys, heads of keys in a batch entry, query heads of each, heads of keys in all, d, dv
+limits  how many keys after and before its position a query attends to
+here    `sizes` of a head whose keys may be fewer than are stored: with the length that positions follow from instead of the keys, and then how
+        many keys exist
 """
 
 from __future__ import annotations

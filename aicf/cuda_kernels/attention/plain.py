@@ -48,7 +48,7 @@ def _form(p: AttentionProblem) -> PlainForm:
 def _launch(
     body, p: AttentionProblem, tiles: int, parts: int, before: tuple[Arg, ...], after: tuple[Arg, ...], *more: Arg
 ) -> Launch:  # fmt: skip
-    args = (*before, *p.optional(*OPTIONAL), *after, *p.numbers(tiles, parts), *more)
+    args = (*before, *p.optional(*OPTIONAL), *after, *p.numbers(tiles, max(1, parts)), *more)
     return Launch(body, (max(1, p.heads * tiles * parts),), (THREADS,), args)
 
 

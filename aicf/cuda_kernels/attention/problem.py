@@ -114,7 +114,7 @@ class AttentionProblem:
         """Sizes, grid, limits, scales (of scores, the softcap, and more), strides of mask and of bias."""
         return (
             ints(self.queries, self.keys, self.batch_heads, self.group, self.heads, self.d, self.dv),
-            ints(max(1, tiles), max(1, parts)),
+            ints(max(1, tiles), parts),
             ints(self.ahead, self.behind),
             tuple(Num(x, f32) for x in (self.scale, self.softcap, *scales)),
             *self.mask_numbers(),
@@ -133,6 +133,7 @@ def ints(*numbers: int) -> tuple[Num, ...]:
 
 @lru_cache(maxsize=256)
 def problem(region: RegionSpec) -> AttentionProblem:
+    """The region's first op, forward or a gradient, read once."""
     op, schema = region.anchor, schema_of(region.kind)
     inputs = {d.name: t for d, t in zip(schema.operands, op.inputs) if t >= 0}
     tensors: dict[str, tuple[TensorDesc, In | Out]] = {

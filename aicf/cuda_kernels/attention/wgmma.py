@@ -63,7 +63,7 @@ def tile_of(tiles: tuple[WgmmaTile, ...], p: AttentionProblem) -> WgmmaTile:
 
 
 def form_of(p: AttentionProblem, tile: WgmmaTile) -> WgmmaForm:
-    return WgmmaForm(*p.form, tile, _masked(p))
+    return WgmmaForm(*p.form, tile, _hidden(p))
 
 
 def added(p: AttentionProblem) -> tuple[Arg, ...]:
@@ -72,7 +72,7 @@ def added(p: AttentionProblem) -> tuple[Arg, ...]:
     return (*pointers, *p.mask_numbers()) if any(pointers) else ()
 
 
-def _masked(p: AttentionProblem) -> str:
+def _hidden(p: AttentionProblem) -> str:
     """Tiles of queries and of keys begin at multiples of 128: if queries stand at such places too, a causal mask cuts the last tile only."""
     if p.behind < p.keys - 1 or (p.ahead == 0 and (p.keys - p.queries) % KEYS):
         return "all"
