@@ -116,45 +116,36 @@ def key_loader(form: DecodeForm) -> Any:
     return runs(form.dtype, form.keys * chunks, width, start)
 
 
+def products_in_order(gathers: list[tuple[Any, ...]]) -> Any:
+    """`add(sums, x, y)`: for each (numbers of sums, of x, of y) the products are added to the sums, one after the other."""
+    if not gathers:
+        return device(lambda sums, x, y: sums)
+    add = unrolled(lambda s, x, y, env: s + x * y, tuple(map(tuple, gathers[0])), (), "float32")
+    rest = products_in_order(gathers[1:])
+    return device(lambda sums, x, y: rest(add((sums, x, y), ()), x, y))
+
+
 @functools.cache
 def score_sums(form: DecodeForm) -> Any:
     """`of(rows, keys)`: products of each row and each key, of all lanes of the group."""
-    pairs = [(r, u) for r in range(form.rows) for u in range(form.keys)]
-
-    def chain(e: int) -> Any:
-        if e == form.each:
-            return device(lambda sums, rows, keys: sums)
-        picks = (
-            tuple(range(len(pairs))),
-            tuple(r * form.each + e for r, _ in pairs),
-            tuple(u * form.each + e for _, u in pairs),
-        )
-        add, rest = unrolled(lambda s, x, y, env: s + x * y, picks, (), "float32"), chain(e + 1)
-        return device(lambda sums, rows, keys: rest(add((sums, rows, keys), ()), rows, keys))
-
-    whole, start = chain(0), zeros(len(pairs))
-    apart = tuple(1 << n for n in range(form.lanes.bit_length() - 1))
+    E, pairs = form.each, [(r, u) for r in range(form.rows) for u in range(form.keys)]
+    every = range(len(pairs))
+    add = products_in_order(
+        [(every, [r * E + e for r, _ in pairs], [u * E + e for _, u in pairs]) for e in range(E)]
+    )
+    start, apart = zeros(len(pairs)), tuple(1 << n for n in range(form.lanes.bit_length() - 1))
     join = _joined(len(pairs), _add, apart)
-    return device(lambda rows, keys: join(whole(start, rows, keys)))
+    return device(lambda rows, keys: join(add(start, rows, keys)))
 
 
 @functools.cache
 def value_sums(form: DecodeForm) -> Any:
     """`add(acc, weights, values)`: acc + weight * value, a key after the other."""
-    places = [(r, e) for r in range(form.rows) for e in range(form.each)]
-
-    def chain(u: int) -> Any:
-        if u == form.keys:
-            return device(lambda acc, weights, values: acc)
-        picks = (
-            tuple(range(len(places))),
-            tuple(r * form.keys + u for r, _ in places),
-            tuple(u * form.each + e for _, e in places),
-        )
-        add, rest = unrolled(lambda a, w, x, env: a + w * x, picks, (), "float32"), chain(u + 1)
-        return device(lambda acc, weights, values: rest(add((acc, weights, values), ()), weights, values))
-
-    return chain(0)
+    U, E, sums = form.keys, form.each, [(r, e) for r in range(form.rows) for e in range(form.each)]
+    every = range(len(sums))
+    return products_in_order(
+        [(every, [r * U + u for r, _ in sums], [u * E + e for _, e in sums]) for u in range(U)]
+    )
 
 
 @functools.cache
