@@ -12,9 +12,10 @@ from ...registry.cost import L2_PER_SM, Cost, roofline
 from ...registry.variant import Checks, Launch, Reject, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
-from ...types import Precision, TensorDesc, bf16, f16, f32
+from ...types import Precision, bf16, f16, f32
 from . import column_sums, problem
 from .mma_tiling import MmaTiling
+from .problem import GemmOperand
 from .schedule.split_k import STRICT
 from .tile_cost import MEMORY_EFFICIENCY, finish_us
 
@@ -54,24 +55,17 @@ class MmaOperand:
 
 
 def operands(region: RegionSpec) -> tuple[MmaOperand, MmaOperand]:
-    p, _ = problem.read(region)
-    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
-    return (
-        _operand("a", region.operands[p.a], a_batch, (p.m, a_m), (p.k, a_k)),
-        _operand("b", region.operands[p.b], b_batch, (p.n, b_n), (p.k, b_k)),
-    )
+    a, b = problem.operands(region)
+    return _operand(a), _operand(b)
 
 
-def _operand(
-    name: str, matrix: TensorDesc, batch: list[int], mn: tuple[int, int], k: tuple[int, int]
-) -> MmaOperand:
-    """`mn` and `k` are each an extent and a step. A single row has a step as well: threads that find nothing to copy
-    compute addresses with it."""
-    made, size = [], matrix.dtype.itemsize
-    for mn_major, (inner, step), (_, pitch) in ((False, k, mn), (True, mn, k)):
-        runs = step == 1 or inner == 1
-        width = gcd(WIDEST, matrix.alignment, size * gcd(*batch, pitch))
-        made.append((runs, width, MmaOperand(name, mn_major, width if runs else size)))
+def _operand(x: GemmOperand) -> MmaOperand:
+    """A single row has a step as well: threads that find nothing to copy compute addresses with it."""
+    made, size = [], x.matrix.dtype.itemsize
+    for mn_major, inner, outer in ((False, x.k, x.mn), (True, x.mn, x.k)):
+        runs = inner.step == 1 or inner.extent == 1
+        width = gcd(WIDEST, x.matrix.alignment, size * gcd(*(z.step for z in x.batch), outer.step))
+        made.append((runs, width, MmaOperand(x.name, mn_major, width if runs else size)))
     return max(made, key=lambda option: option[:2])[-1]
 
 

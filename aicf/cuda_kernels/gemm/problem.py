@@ -13,7 +13,7 @@ from ...registry.variant import Checks, In, Num, Out, Reject, at_most, cdiv
 from ...rows import RegionSpec
 from ...rows.program import Gemm, Map, RegionProgram
 from ...rows.read import read as read_program
-from ...types import DType, f32, i32
+from ...types import DType, TensorDesc, f32, i32
 from . import column_sums
 
 TAKES = "gemm", "gemm+map"
@@ -34,6 +34,38 @@ def k_of(region: RegionSpec) -> int:
     """k; of a region that can't be taken, 0."""
     program = read_program(region)
     return program.core.k if isinstance(program, RegionProgram) and isinstance(program.core, Gemm) else 0
+
+
+class Axis(NamedTuple):
+    """The extent of an axis, and its step in elements."""
+
+    extent: int
+    step: int
+
+
+class GemmOperand(NamedTuple):
+    """a or b: operand `index` of the region, and its axes; `mn` is m of a and n of b."""
+
+    name: str
+    index: int
+    matrix: TensorDesc
+    mn: Axis
+    k: Axis
+    batch: tuple[Axis, ...]
+
+
+def operands(region: RegionSpec) -> tuple[GemmOperand, GemmOperand]:
+    """a and b."""
+    p, _ = read(region)
+    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
+    axes = (("a", p.a, Axis(p.m, a_m), a_k, a_batch), ("b", p.b, Axis(p.n, b_n), b_k, b_batch))
+    a, b = (
+        GemmOperand(
+            name, index, region.operands[index], mn, Axis(p.k, step), tuple(map(Axis, p.batch, batch))
+        )
+        for name, index, mn, step, batch in axes
+    )
+    return a, b
 
 
 def checks(region: RegionSpec) -> Checks:

@@ -8,9 +8,10 @@ from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, Launch, Reject, variant
 from ...rows import RegionSpec
-from ...types import BASIC, DType, TensorDesc, f32, i8, i32, u8
+from ...types import BASIC, DType, f32, i8, i32, u8
 from ..maps.elementwise import THREADS
 from . import problem
+from .problem import GemmOperand
 from .schedule import split_k
 from .tile_cost import SimtTile, finish_us
 
@@ -82,23 +83,17 @@ class GemmNaiveInt8:
         return [_naive_launch(region, i32)]
 
 
-def _loads(region: RegionSpec):
-    """How each operand is loaded: along its contiguous index, in vector loads if every run of it is whole and aligned."""
+def _load(x: GemmOperand):
+    """How an operand is loaded: along its contiguous index, in vector loads if every run of it is whole and aligned."""
     from .simt_body import OperandLoad
 
-    p, _ = problem.read(region)
-
-    def of(
-        matrix: TensorDesc, batch: list[int], mn_step: int, k_step: int, mn_extent: int, mn_major: bool
-    ) -> OperandLoad:
-        fast, slow, extent = (mn_step, k_step, mn_extent) if mn_major else (k_step, mn_step, p.k)
-        whole = fast == 1 and not any(size % RUN for size in (slow, extent, *batch))
-        aligned = matrix.alignment >= RUN * matrix.dtype.itemsize
-        return OperandLoad(mn_major, RUN if whole and aligned else 1)
-
-    a, b = region.operands[p.a], region.operands[p.b]
-    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
-    return of(a, a_batch, a_m, a_k, p.m, a_m < a_k), of(b, b_batch, b_n, b_k, p.n, b_n <= b_k)
+    mn_major = x.mn.step < x.k.step or (x.mn.step == x.k.step and x.name == "b")
+    fast, slow = (x.mn, x.k) if mn_major else (x.k, x.mn)
+    whole = fast.step == 1 and not any(
+        size % RUN for size in (slow.step, fast.extent, *(z.step for z in x.batch))
+    )
+    aligned = x.matrix.alignment >= RUN * x.matrix.dtype.itemsize
+    return OperandLoad(mn_major, RUN if whole and aligned else 1)
 
 
 WHOLE = (
@@ -140,7 +135,7 @@ class Tiled:
 
         split = split_k.split_of(region, tile, device)
         finish, arguments = split_k.parts(region, min(tile.n // 16, 4), tile.m, split)
-        body = tiled(tile, *_loads(region), finish)
+        body = tiled(tile, *map(_load, problem.operands(region)), finish)
         (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)
         launch = Launch(body, (tiles * (split.number if split else 1),), (THREADS,), arguments)
         return split_k.launches(region, device, launch, tile.m, split)

@@ -24,6 +24,7 @@ from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_mo
 from ...rows import RegionSpec
 from ...types import BASIC, TensorDesc, bf16, f16, f32, i8, i32, u8
 from . import problem
+from .problem import GemmOperand
 from .schedule import split_k
 from .small_m_tiling import (
     CHUNK,
@@ -62,58 +63,43 @@ CODES_TAKES = "gemm_codes", "gemm_codes+map"
 PAIRED = 8192  # lines from which on a warp takes two: then the small operand is read half as often
 
 
-class Lines(NamedTuple):
-    """An operand of an m x n product: its extents and steps along m or n, and along k."""
+def k_major(x: GemmOperand) -> bool:
+    """Whether neighbours in memory are neighbours along k."""
+    return x.mn.extent == 1 or (x.k.extent > 1 and x.k.step <= x.mn.step)
 
-    operand: int
-    matrix: TensorDesc
-    mn_extent: int
-    mn_step: int
-    k: int
-    k_step: int
 
-    @property
-    def k_major(self) -> bool:
-        """Whether neighbours in memory are neighbours along k."""
-        return self.mn_extent == 1 or (self.k > 1 and self.k_step <= self.mn_step)
-
-    def run(self, longest: int) -> int:
-        """How many neighbours one load may take: every run of them is whole and aligned."""
-        fast, slow = (self.k, self.k_step), (self.mn_extent, self.mn_step)
-        if not self.k_major:
-            fast, slow = slow, fast
-        width, itemsize = longest, self.matrix.dtype.itemsize
-        while width > 1 and (
-            fast[1] != 1
-            or fast[0] % width
-            or (slow[0] > 1 and slow[1] % width)
-            or self.matrix.alignment < width * itemsize
-        ):
-            width //= 2
-        return width
+def run(x: GemmOperand, longest: int) -> int:
+    """How many neighbours one load may take: every run of them is whole and aligned."""
+    fast, slow = (x.k, x.mn) if k_major(x) else (x.mn, x.k)
+    width = longest
+    while width > 1 and (
+        fast.step != 1
+        or fast.extent % width
+        or (slow.extent > 1 and slow.step % width)
+        or x.matrix.alignment < width * x.matrix.dtype.itemsize
+    ):
+        width //= 2
+    return width
 
 
 class SmallM(NamedTuple):
     """rows: the small operand's lines are rows of the result, the wide one's its columns; else the other way round."""
 
-    wide: Lines
-    small: Lines
+    wide: GemmOperand
+    small: GemmOperand
     k: int
     rows: bool
 
     @property
     def few(self) -> int:
         """Lines of the small operand, rounded up to a power of two."""
-        return 1 << max(0, self.small.mn_extent - 1).bit_length()
+        return 1 << max(0, self.small.mn.extent - 1).bit_length()
 
 
 def small_m(region: RegionSpec) -> SmallM:
     """A product as its wide and its small operand."""
-    p, _ = problem.read(region)
-    (*_, a_m, a_k), (*_, b_k, b_n) = p.a_steps, p.b_steps
-    a = Lines(p.a, region.operands[p.a], p.m, a_m, p.k, a_k)
-    b = Lines(p.b, region.operands[p.b], p.n, b_n, p.k, b_k)
-    return SmallM(b, a, p.k, True) if p.m <= p.n else SmallM(a, b, p.k, False)
+    a, b = problem.operands(region)
+    return SmallM(b, a, a.k.extent, True) if a.mn.extent <= b.mn.extent else SmallM(a, b, a.k.extent, False)
 
 
 def checks(region: RegionSpec, few: int) -> Checks:
@@ -160,7 +146,7 @@ class Plan(NamedTuple):
 def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
     """The fastest, as predicted: another launch is worth it where there would be few blocks with long ways to go."""
     (p, _), s = problem.read(region), small_m(region)
-    steps, tiles = cdiv(s.k, block.tile_k), max(1, cdiv(s.wide.mn_extent, block.mn_extent))
+    steps, tiles = cdiv(s.k, block.tile_k), max(1, cdiv(s.wide.mn.extent, block.mn_extent))
     most = min(SPLITS, steps // 2) if p.m * p.n < 2**31 else 1
     best = None
     for wanted in (1 << i for i in range(max(1, most).bit_length())):
@@ -184,7 +170,7 @@ def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
 def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
     """The wide operand once, the small one from the cache for each block; no step in less than a trip to memory."""
     (p, _), s = problem.read(region), small_m(region)
-    tiles, k_extent = max(1, cdiv(s.wide.mn_extent, block.mn_extent)), min(chunk, max(1, s.k))
+    tiles, k_extent = max(1, cdiv(s.wide.mn.extent, block.mn_extent)), min(chunk, max(1, s.k))
     through, total = split_k.sum_cost(region, p, splits, device)
     # of what follows the product, a split has nothing
     each = RESULT_US
@@ -193,10 +179,10 @@ def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chu
         each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
     cost = roofline(
         device, bytes=split_k.operand_bytes(p) + through if splits > 1 else region.nbytes,
-        flops=block.flops * s.wide.mn_extent * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
+        flops=block.flops * s.wide.mn.extent * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
         chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + block.results * each, memory_efficiency=MEMORY_EFFICIENCY,
-        cached=float(tiles * s.small.mn_extent + s.wide.mn_extent) * s.k * p.dtype.itemsize,
+        cached=float(tiles * s.small.mn.extent + s.wide.mn.extent) * s.k * p.dtype.itemsize,
     )  # fmt: skip
     return cost.plus(**{"sum of parts": total.us}) if splits > 1 else cost
 
@@ -212,9 +198,9 @@ def launches(
     """`make(epilogue)`: the body. It takes (wide, small, operands, sizes, wide_steps, small_steps, scales): see gemm/small_m_body.py."""
     s, split = small_m(region), split_k.KSplit(plan.splits, plan.chunk) if plan.splits > 1 else None
     finish, (_, _, operands, *_, scales) = split_k.parts(region, 1, 1, split)
-    sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k, plan.chunk))
-    walks = tuple((Num(x.mn_step), Num(x.k_step)) for x in (s.wide, s.small))
-    args = (In(s.wide.operand), In(s.small.operand), operands, sizes, *walks, scales)
+    sizes = tuple(Num(x, i32) for x in (s.wide.mn.extent, s.small.mn.extent, s.k, plan.chunk))
+    walks = tuple((Num(x.mn.step), Num(x.k.step)) for x in (s.wide, s.small))
+    args = (In(s.wide.index), In(s.small.index), operands, sizes, *walks, scales)
     product = Launch(make(finish), (plan.blocks,), (threads,), args)
     return [product] if split is None else [product, split_k.total(region, plan.splits)]
 
@@ -225,9 +211,9 @@ def launches(
 def share(region: RegionSpec) -> tuple[Share, Staging]:
     s, size = small_m(region), problem.read(region)[0].dtype.itemsize
     longest = min(LOADED // size, 8 if s.few <= 4 else 4)
-    made = Share(s.few, s.wide.k_major, s.wide.run(longest), size)
+    made = Share(s.few, k_major(s.wide), run(s.wide, longest), size)
     most = min(4, max(1, s.few * made.tile_k // made.threads))
-    return made, Staging(s.small.k_major, s.small.run(most) if s.small.k_major else 1)
+    return made, Staging(k_major(s.small), run(s.small, most) if k_major(s.small) else 1)
 
 
 def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
@@ -273,7 +259,7 @@ class GemvSimt:
 
 def warps(region: RegionSpec) -> Warps:
     s = small_m(region)
-    return Warps(max(8, s.few), s.wide.k_major)
+    return Warps(max(8, s.few), k_major(s.wide))
 
 
 def _mma_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
@@ -299,11 +285,11 @@ class GemvMma:
         if p.dtype not in (f16, bf16):
             yield Reject("dtype", f"the product is in {p.dtype}, needs f16 or bf16")
         yield from checks(region, MMA_FEW)
-        if not s.small.k_major or s.small.run(CHUNK) < CHUNK:
+        if not k_major(s.small) or run(s.small, CHUNK) < CHUNK:
             needed = f"whole aligned runs of {CHUNK} along k"
             yield Reject("small", f"the smaller operand is {s.small.matrix}, needs {needed}")
         width = warps(region).width
-        if s.wide.run(width) < width:
+        if run(s.wide, width) < width:
             yield Reject(
                 "wide", f"the larger operand is {s.wide.matrix}, needs whole aligned runs of {width}"
             )
@@ -329,7 +315,7 @@ def teams(region: RegionSpec) -> Teams:
     most = LOADS if s.few == 1 else MANY_LOADS
     steps = cdiv(s.k, WARP * width)  # loads of a lane for a line, if one warp takes it
     team = min(LONGEST, 1 << (cdiv(steps, most) - 1).bit_length())
-    lines = 2 if s.wide.mn_extent >= PAIRED and s.few == 1 else 1
+    lines = 2 if s.wide.mn.extent >= PAIRED and s.few == 1 else 1
     return Teams(s.few, width, lines, team, min(most, cdiv(steps, team)), max(1, WARPS_OF_BLOCK // team))
 
 
@@ -346,9 +332,9 @@ class GemvWarps:
         s = small_m(region)
         for name, x in (("larger", s.wide), ("smaller", s.small)):
             width = LOADED // x.matrix.dtype.itemsize
-            if not s.k or not s.wide.mn_extent or not s.small.mn_extent:
+            if not s.k or not s.wide.mn.extent or not s.small.mn.extent:
                 yield Reject("empty", "takes products with elements")
-            elif not x.k_major or x.k_step != 1 or x.run(width) < width:
+            elif not k_major(x) or x.k.step != 1 or run(x, width) < width:
                 needed = f"whole aligned runs of {width} along k"
                 yield Reject("runs", f"the {name} operand is {x.matrix}, needs {needed}")
 
@@ -360,9 +346,9 @@ class GemvWarps:
         # what an epilogue reads comes behind the sums
         trips = cdiv(s.k, t.step * t.team) + problem.epilogue_statistics(region).matrices
         return roofline(
-            device, bytes=region.nbytes, flops=2.0 * (t.few + 1) * s.wide.mn_extent * s.k, useful=p.flops, efficiency=0.5,
-            blocks=cdiv(s.wide.mn_extent, t.mn_extent), blocks_per_sm=2 * t.resident, chain=WARPS_START_US + trips * WARPS_STEP_US,
-            memory_efficiency=MEMORY_EFFICIENCY, cached=float(cdiv(s.wide.mn_extent, t.lines) * s.small.mn_extent) * s.k * p.dtype.itemsize,
+            device, bytes=region.nbytes, flops=2.0 * (t.few + 1) * s.wide.mn.extent * s.k, useful=p.flops, efficiency=0.5,
+            blocks=cdiv(s.wide.mn.extent, t.mn_extent), blocks_per_sm=2 * t.resident, chain=WARPS_START_US + trips * WARPS_STEP_US,
+            memory_efficiency=MEMORY_EFFICIENCY, cached=float(cdiv(s.wide.mn.extent, t.lines) * s.small.mn.extent) * s.k * p.dtype.itemsize,
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -370,11 +356,11 @@ class GemvWarps:
 
         s, t = small_m(region), teams(region)
         _, _, operands, *_, scales = problem.arguments(region)
-        sizes = tuple(Num(x, i32) for x in (s.wide.mn_extent, s.small.mn_extent, s.k))
-        apart = Num(s.wide.mn_step), Num(s.small.mn_step)
-        args = (In(s.wide.operand), In(s.small.operand), operands, sizes, apart, scales)
+        sizes = tuple(Num(x, i32) for x in (s.wide.mn.extent, s.small.mn.extent, s.k))
+        apart = Num(s.wide.mn.step), Num(s.small.mn.step)
+        args = (In(s.wide.index), In(s.small.index), operands, sizes, apart, scales)
         body = gemv_warps(s.wide.matrix.dtype, s.small.matrix.dtype, t, s.rows, problem.epilogue(region, 1))
-        return [Launch(body, (cdiv(s.wide.mn_extent, t.mn_extent),), (t.threads,), args)]
+        return [Launch(body, (cdiv(s.wide.mn.extent, t.mn_extent),), (t.threads,), args)]
 
 
 # --- weights of 8 and 4 bits ------------------------------------------------------------------------------------------

@@ -9,19 +9,17 @@ from typing import Any
 
 from ....registry.variant import Element, In, Out, Reject, TensorMap, Work, cdiv
 from ....rows import RegionSpec
-from ....types import DType, TensorDesc, f8e4m3, f8e5m2, f32, i8, u8
+from ....types import DType, f8e4m3, f8e5m2, f32, i8, u8
 from ...hopper.units import TMA_ALIGNMENT, boxed, left
 from .. import problem
+from ..problem import GemmOperand
 from ..wgmma_tiling import WgmmaTiling, k_tile
 
-Order = tuple[
-    bool, tuple[int, ...]
-]  # of an operand: whether it is K-major; the axes of the batch that it has
+# Of an operand: whether it is K-major; the axes of the batch that it has
+Order = tuple[bool, tuple[int, ...]]
 
 # as TMA loads them, if not as they are: f32 rounded to what the tensor cores read, fp8 as bytes
 ELEMENTS: dict[DType, Element] = {f32: "tf32", f8e4m3: u8, f8e5m2: u8, i8: u8}
-
-Axis = tuple[int, int]  # an extent and a step, in elements
 
 
 @dataclass(frozen=True)
@@ -61,23 +59,17 @@ def operands_of(region: RegionSpec, either: bool = False) -> tuple[TmaOperand, T
 @lru_cache(maxsize=256)
 def each_operand(region: RegionSpec, either: bool = False) -> tuple[TmaOperand | Reject, TmaOperand | Reject]:
     """a and b, each of them or why it has no 16-byte aligned rows."""
-    p, _ = problem.read(region)
-    a, b = region.operands[p.a], region.operands[p.b]
-    (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
-    return (
-        _operand("a", p.a, a, (p.m, a_m), (p.k, a_k), tuple(zip(p.batch, a_batch)), either),
-        _operand("b", p.b, b, (p.n, b_n), (p.k, b_k), tuple(zip(p.batch, b_batch)), either),
-    )
+    a, b = problem.operands(region)
+    return _operand(a, either), _operand(b, either)
 
 
-def _operand(
-    name: str, index: int, matrix: TensorDesc, mn: Axis, k: Axis, batch: tuple[Axis, ...], either: bool
-) -> TmaOperand | Reject:
+def _operand(x: GemmOperand, either: bool) -> TmaOperand | Reject:
     """Steps of an extent of one mean nothing."""
+    name, index, matrix, mn, k, batch = x
     if matrix.alignment < TMA_ALIGNMENT:
         return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {TMA_ALIGNMENT}")
-    axes = tuple(i for i, (extent, step) in enumerate(batch) if extent > 1 and step)
-    walks = tuple((batch[i][0], batch[i][1] * matrix.dtype.itemsize) for i in axes)
+    axes = tuple(i for i, axis in enumerate(batch) if axis.extent > 1 and axis.step)
+    walks = tuple((batch[i].extent, batch[i].step * matrix.dtype.itemsize) for i in axes)
     if any(pitch % TMA_ALIGNMENT for _, pitch in walks):
         return Reject(
             "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {TMA_ALIGNMENT} bytes"
