@@ -52,12 +52,8 @@ def writer(epilogue: Epilogue, thread_tile: ThreadTile, write_run: Callable[...,
     add = column_sums(len(thread_tile.columns), epilogue.width, thread_tile.columns, own, write_run)
     put = put_runs(own // thread_tile.width, thread_tile.width, thread_tile.apart, 1)
     get, keep = fragment(1, 1, 1), putter(epilogue.column_sums)
-    tile_m, tile_n, column_threads, threads = (
-        thread_tile.m,
-        thread_tile.n,
-        thread_tile.column_threads,
-        thread_tile.threads,
-    )
+    tile_m, tile_n = thread_tile.m, thread_tile.n
+    column_threads, threads = thread_tile.column_threads, thread_tile.threads
 
     def write(acc, env, shared, thread, place, tile_coord, n, operands):
         sums = add(acc, env)

@@ -64,29 +64,17 @@ NO_STEPS = np.int64(0), np.int64(0), np.int64(0), np.int64(0)  # of a batch: des
 @functools.cache
 def fma(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Callable[..., None]:
     """`kernel(maps, operands, sizes, scales)`: a block per tile of the result; maps of a and b."""
-    tile_m, tile_n, stages, warp_groups, warps_threads = (
-        tiling.m,
-        tiling.n,
-        tiling.stages,
-        tiling.warp_groups,
-        tiling.warps_threads,
-    )
+    tile_m, tile_n, stages = tiling.m, tiling.n, tiling.stages
+    warp_groups, warps_threads = tiling.warp_groups, tiling.warps_threads
     barriers_at, notes_at, warps_m = tiling.barriers_at, tiling.notes_at, tiling.warps_m
     slots, tile_k, eights, ahead = warp_groups * stages, tiling.step, tiling.step // 8, tiling.ahead
     empty = 8 * slots
     a_eight, b_eight = 8 * pitch_of(a_order, tile_m), 8 * pitch_of(b_order, tile_n)
     reads = quad_of(ROWS, COLUMNS, places(a_order, tile_m, LANES_M), places(b_order, tile_n, LANES_N))
     load, multiply, start = load_front(reads), multiply_quad(reads), zeros(ROWS * COLUMNS)
-    address, init, publish, fence, prefetch = (
-        shared_address(), barrier_init(), publish_barriers(), fence_async(), prefetch_map(),
-    )  # fmt: skip
-    griddepcontrol_wait, wait, tell, apart, lane_of = (
-        begin(),
-        wait_phase(),
-        arrive(),
-        opaque(),
-        lanes_of(tiling),
-    )
+    address, init, publish, fence = shared_address(), barrier_init(), publish_barriers(), fence_async()
+    prefetch, griddepcontrol_wait, wait, tell = prefetch_map(), begin(), wait_phase(), arrive()
+    apart, lane_of = opaque(), lanes_of(tiling)
     place = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)
     keep_origin, _, origin_of = batch_origins_of(tiling, epilogue)
     locate, bring = locator(tiling, a_order, b_order), bringer(tiling, a_order, b_order, epilogue)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dsl import device, int32, uint32
+from ..hopper.copies import loader
 from ..ptx import Place, arrive, expect, load_box, transpose_runs, wait_phase
 from ..ptx.quads import RUN
 from .epilogue import Epilogue
@@ -61,38 +62,26 @@ def locator(tiling: FmaTiling, a_order: Order, b_order: Order) -> Any:
 def stages_of(tiling: FmaTiling, order: Order, is_a: bool) -> tuple[Any, Any]:
     """(`arrives(base, warp_group, number)`, `lies(base, warp_group, number)`): where the number-th K-tile of a warp group is loaded to, and where it is
     multiplied from. K-major rows are loaded behind the two stages for transposed K-tiles; but those of the first K-tile to the first, which is free."""
-    tile_mn, stages, raws, warp_group_bytes = (
-        tiling.m if is_a else tiling.n,
-        tiling.stages,
-        tiling.raws,
-        tiling.warp_group_bytes,
-    )
-    start, transposed, nbytes = (
-        0 if is_a else tiling.ring_bytes(tiling.m),
-        tiling.transposed_bytes(tile_mn),
-        4 * tile_mn * tiling.step,
-    )
+    tile_mn, start = (tiling.m, 0) if is_a else (tiling.n, tiling.ring_bytes(tiling.m))
+    stages, raws, warp_group_bytes = tiling.stages, tiling.raws, tiling.warp_group_bytes
+    transposed, nbytes = tiling.transposed_bytes(tile_mn), 4 * tile_mn * tiling.step
 
     def at(base, warp_group, offset):
         return uint32(base + warp_group * uint32(warp_group_bytes) + uint32(start) + offset)
 
     at = device(at)
     if not order.k_major:
-        lies = device(
-            lambda base, warp_group, number: at(
-                base, warp_group, uint32(number % uint32(stages) * uint32(nbytes))
-            )
-        )
-        return lies, lies
+
+        def cyclic(base, warp_group, number):
+            return at(base, warp_group, uint32(number % uint32(stages) * uint32(nbytes)))
+
+        return (device(cyclic),) * 2
 
     def arrives(base, warp_group, number):
         if number == 0:
             return at(base, warp_group, uint32(0))
-        return at(
-            base,
-            warp_group,
-            uint32(uint32(2 * transposed) + uint32(number - uint32(1)) % uint32(raws) * uint32(nbytes)),
-        )
+        behind = uint32(uint32(2 * transposed) + uint32(number - uint32(1)) % uint32(raws) * uint32(nbytes))
+        return at(base, warp_group, behind)
 
     def lies(base, warp_group, number):
         return at(base, warp_group, uint32(uint32(number + uint32(1)) % uint32(2) * uint32(transposed)))
@@ -118,13 +107,8 @@ def barriers_of(tiling: FmaTiling) -> Any:
 
 def bringer(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -> Any:
     """`bring(base, warp_group, number, maps, sizes, notes)`: issues loads of the number-th K-tile of a warp group."""
-    announce, barrier_of, nbytes, warp_groups = (
-        expect(),
-        barriers_of(tiling),
-        tiling.stage_bytes,
-        tiling.warp_groups,
-    )
-    notes_at, tile_k, split = tiling.notes_at, tiling.step, epilogue.split
+    announce, barrier_of, nbytes = expect(), barriers_of(tiling), tiling.stage_bytes
+    notes_at, tile_k, split, warp_groups = tiling.notes_at, tiling.step, epilogue.split, tiling.warp_groups
     bring_a, bring_b, (_, point_of, _) = (
         _loader(a_order),
         _loader(b_order),
@@ -147,18 +131,10 @@ def bringer(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogu
 
 def _loader(order: Order) -> Any:
     """`bring(to, map, ready, mn, k, point)`: a K-tile of an operand."""
-    load, axes = load_box(2 + len(order.axes)), order.axes
-    coordinates = device((lambda mn, k: (k, mn)) if order.k_major else (lambda mn, k: (mn, k)))
-    if not axes:
-        return device(lambda to, map, ready, mn, k, point: load(to, map, ready, *coordinates(mn, k)))
-    x, y = axes[0], axes[-1]
-    if len(axes) == 1:
-        return device(
-            lambda to, map, ready, mn, k, point: load(to, map, ready, *coordinates(mn, k), point[x])
-        )
-    return device(
-        lambda to, map, ready, mn, k, point: load(to, map, ready, *coordinates(mn, k), point[x], point[y])
-    )
+    load = loader(load_box, order.axes)
+    if order.k_major:
+        return device(lambda to, map, ready, mn, k, point: load(to, map, ready, k, mn, point))
+    return load
 
 
 def transposer(tiling: FmaTiling, a_order: Order, b_order: Order) -> tuple[Any, int, Any]:
@@ -207,20 +183,13 @@ def transpose_of(tiling: FmaTiling, order: Order, is_a: bool) -> Any:
     steps = [(i, j) for i in range(tile_mn // (8 * warps)) for j in range(tiling.step // 16)]
     sources = tuple((j * 64, i * 8 * warps * pitch) for i, j in steps)
     targets = tuple((0, i * 32 * warps + j * 16 * to_pitch) for i, j in steps)
-    move, (arrives, lies), four_apart = (
-        transpose_runs(sources, targets),
-        stages_of(tiling, order, is_a),
-        swizzle(4),
-    )
-    narrow = pitch != 128
+    move, (arrives, lies) = transpose_runs(sources, targets), stages_of(tiling, order, is_a)
+    four_apart, narrow = swizzle(4), pitch != 128
 
     def transpose(base, warp_group, member, number):
         lane, warp = uint32(member % uint32(32)), uint32(member // uint32(32))
-        row, four, quad = (
-            uint32(lane >> uint32(3)),
-            uint32(lane & uint32(1)),
-            uint32(lane >> uint32(1) & uint32(3)),
-        )
+        row, four = uint32(lane >> uint32(3)), uint32(lane & uint32(1))
+        quad = uint32(lane >> uint32(1) & uint32(3))
         swizzled = uint32(row >> uint32(1)) if narrow else row
         chunk = uint32(quad ^ swizzled ^ four * uint32(four_apart))
         at = uint32((row + four * uint32(4) + warp * uint32(8)) * uint32(pitch) + chunk * uint32(16))

@@ -1,6 +1,6 @@
 """GEMM on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
 
-Strides, epilogue and what is computed are those of problem.py. K-tiles of operands lie in shared memory as mma_stages.py says,
+Strides, epilogue and what is computed are those of problem.py. K-tiles of operands lie in shared memory as operands/copied.py says,
 several of them, of which one is multiplied and the others are on their way.
 """
 
@@ -27,8 +27,8 @@ from ..tiles.tile import add_tiles, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .mma_stages import Fragments, StageLoad, Stored
 from .mma_tiling import ALIGNED, MmaTiling
+from .operands.copied import Fragments, StageLoad, Stored
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 COLUMN_LANES = 8  # lanes of a warp, that hold the same columns
@@ -89,25 +89,19 @@ def mma(
     a_stored = Stored(tile_m, tile_k, itemsize, mn_major[0])
     b_stored = Stored(tile_n, tile_k, itemsize, mn_major[1])
     a_part, b_part = Fragments(a_stored, warp_m // 16, True), Fragments(b_stored, warp_n // 16, False)
-    a_stage_load, b_stage_load = (
-        StageLoad(a_stored, widths[0], threads),
-        StageLoad(b_stored, widths[1], threads),
-    )
+    a_load, b_load = (StageLoad(s, width, threads) for s, width in zip((a_stored, b_stored), widths))
     a_bytes, stage = a_stored.nbytes, a_stored.nbytes + b_stored.nbytes
     ahead_stages, ring = tiling.stages - 1, tiling.stages * stage
     accumulators = layout_of(tiling).count
 
     a_lane, b_lane, place = a_part.lane(), b_part.lane(), layout_of(tiling).place()
-    a_first, a_fetch, a_store = a_stage_load.first(), a_stage_load.fetch(), a_stage_load.store()
-    b_first, b_fetch, b_store = b_stage_load.first(), b_stage_load.fetch(), b_stage_load.store()
+    a_first, a_fetch, a_store = a_load.first(), a_load.fetch(), a_load.store()
+    b_first, b_fetch, b_store = b_load.first(), b_load.fetch(), b_load.store()
     a_offset, b_offset = a_stored.offset(), b_stored.offset()
     reads = a_part.places, b_part.places, *mn_major
-    first, multiply, finish_k_tile = (
-        read_fragments(*reads), multiply_steps(kind, *reads), multiply_fragments(kind, warp_m // 16)
-    )  # fmt: skip
-    address, commit, wait, wait_all = (
-        shared_address(), commit_copies(), wait_copies(tiling.stages - 2), wait_copies(0)
-    )  # fmt: skip
+    first, multiply = read_fragments(*reads), multiply_steps(kind, *reads)
+    finish_k_tile, address, commit = multiply_fragments(kind, warp_m // 16), shared_address(), commit_copies()
+    wait, wait_all = wait_copies(tiling.stages - 2), wait_copies(0)
     start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, opaque()
     begin, end = promoter(kind, accumulators)
     place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)

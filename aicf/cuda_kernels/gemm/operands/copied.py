@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..dsl import device
-from ..ptx import Place, Places, copy_async, load_units, store_units
-from ..tiles.layout import Layout
+from ...dsl import device
+from ...ptx import Place, Places, copy_async, load_units, store_units
+from ...tiles.layout import Layout
 
 CHUNK = 16  # bytes, that rows are swizzled by
 STEP = 32  # bytes of k, that a product takes: 16 halves, or 8 of f32
