@@ -44,10 +44,10 @@ class Axis(NamedTuple):
 
 
 class GemmOperand(NamedTuple):
-    """a or b: operand `index` of the region, and its axes; `mn` is m of a and n of b."""
+    """a or b: which operand of the region, and its axes; `mn` is m of a and n of b."""
 
     name: str
-    index: int
+    operand: int
     matrix: TensorDesc
     mn: Axis
     k: Axis

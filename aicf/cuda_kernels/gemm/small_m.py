@@ -200,7 +200,7 @@ def launches(
     finish, (_, _, operands, *_, scales) = split_k.parts(region, 1, 1, split)
     sizes = tuple(Num(x, i32) for x in (s.wide.mn.extent, s.small.mn.extent, s.k, plan.chunk))
     walks = tuple((Num(x.mn.step), Num(x.k.step)) for x in (s.wide, s.small))
-    args = (In(s.wide.index), In(s.small.index), operands, sizes, *walks, scales)
+    args = (In(s.wide.operand), In(s.small.operand), operands, sizes, *walks, scales)
     product = Launch(make(finish), (plan.blocks,), (threads,), args)
     return [product] if split is None else [product, split_k.total(region, plan.splits)]
 
@@ -358,7 +358,7 @@ class GemvWarps:
         _, _, operands, *_, scales = problem.arguments(region)
         sizes = tuple(Num(x, i32) for x in (s.wide.mn.extent, s.small.mn.extent, s.k))
         apart = Num(s.wide.mn.step), Num(s.small.mn.step)
-        args = (In(s.wide.index), In(s.small.index), operands, sizes, apart, scales)
+        args = (In(s.wide.operand), In(s.small.operand), operands, sizes, apart, scales)
         body = gemv_warps(s.wide.matrix.dtype, s.small.matrix.dtype, t, s.rows, problem.epilogue(region, 1))
         return [Launch(body, (cdiv(s.wide.mn.extent, t.mn_extent),), (t.threads,), args)]
 
