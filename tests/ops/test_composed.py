@@ -22,6 +22,7 @@ COMPOSED = [
 CASES = [(s, sample) for s in COMPOSED for sample in s.sample_specs]
 
 
+@pytest.mark.sample(2, each="schema")
 @pytest.mark.parametrize("schema, sample", CASES, ids=name)
 def test_what_stands_in_an_op_s_place_makes_what_it_does(schema, sample, request):
     """Of drawn operands; of three times as many with AICF_TEST_ALL=1."""

@@ -57,6 +57,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(2, each="schema")
 @pytest.mark.spec("D13")
 @pytest.mark.parametrize("schema, sample", CASES, ids=name)
 def test_against_central_differences(schema, sample, request):
@@ -86,6 +87,7 @@ TABLES = {("resample", "weights"), ("resample", "back_weights")}  # constants, b
 DIFFERENTIATED = f32, f16, bf16  # fp8 is not
 
 
+@pytest.mark.sample(2, each="schema")
 @pytest.mark.parametrize("schema, sample", CASES, ids=name)
 def test_a_gradient_has_its_operands_type(schema, sample, request):
     """In a drawn one of the types, or in all."""
