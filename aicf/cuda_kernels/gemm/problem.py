@@ -6,6 +6,7 @@ stores may have any element type. Regions are read by rows/read.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ def k_of(region: RegionSpec) -> int:
     return program.core.k if isinstance(program, RegionProgram) and isinstance(program.core, Gemm) else 0
 
 
-class Axis(NamedTuple):
+class GemmAxis(NamedTuple):
     """The extent of an axis, and its step in elements."""
 
     extent: int
@@ -49,23 +50,21 @@ class GemmOperand(NamedTuple):
     name: str
     operand: int
     matrix: TensorDesc
-    mn: Axis
-    k: Axis
-    batch: tuple[Axis, ...]
+    mn: GemmAxis
+    k: GemmAxis
+    batch: tuple[GemmAxis, ...]
 
 
 def operands(region: RegionSpec) -> tuple[GemmOperand, GemmOperand]:
     """a and b."""
     p, _ = read(region)
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = p.a_steps, p.b_steps
-    axes = (("a", p.a, Axis(p.m, a_m), a_k, a_batch), ("b", p.b, Axis(p.n, b_n), b_k, b_batch))
-    a, b = (
-        GemmOperand(
-            name, index, region.operands[index], mn, Axis(p.k, step), tuple(map(Axis, p.batch, batch))
-        )
-        for name, index, mn, step, batch in axes
-    )
-    return a, b
+
+    def of(name: str, index: int, mn: GemmAxis, k_step: int, batch: Sequence[int]) -> GemmOperand:
+        axes = tuple(map(GemmAxis, p.batch, batch))
+        return GemmOperand(name, index, region.operands[index], mn, GemmAxis(p.k, k_step), axes)
+
+    return (of("a", p.a, GemmAxis(p.m, a_m), a_k, a_batch), of("b", p.b, GemmAxis(p.n, b_n), b_k, b_batch))
 
 
 def checks(region: RegionSpec) -> Checks:
