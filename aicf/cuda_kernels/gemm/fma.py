@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import Cost
 from ...registry.variant import Checks, In, Launch, Reject, TensorMap, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
@@ -76,23 +75,16 @@ class Fma:
     the f32 rate.
     """
 
+    cost, least, workspace = split_k.cost, split_k.least, split_k.tile_workspace
+
     def accepts(region: RegionSpec, tile: FmaTiling) -> Checks:
         if region.strict and tile.warp_groups > 1:
             yield Reject("strict", split_k.STRICT)
         if tile.split:
             yield from split_k.checks(region, tile.step, (tile.m, tile.n))
 
-    def least(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> float:
-        return split_k.least(region, tile, device)
-
-    def cost(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> Cost:
-        return split_k.cost(region, tile, device)
-
-    def workspace(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> int:
-        return split_k.workspace(region, tile.m, split_k.split_of(region, tile, device))
-
     def build(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> list[Launch]:
-        split = split_k.split_of(region, tile, device)
+        split = split_k.best(region, device, tile)[1]
         return split_k.launches(region, device, launch(tile, region, split), tile.m, split)
 
 

@@ -114,6 +114,8 @@ class Tiled:
     for each of them, written and read. Limit: the f32 rate, and reads of shared memory beside it.
     """
 
+    cost, least, workspace = split_k.cost, split_k.least, split_k.tile_workspace
+
     def accepts(region: RegionSpec, tile: SimtTile) -> Checks:
         yield from problem.checks(region)
         if tile.split:
@@ -121,19 +123,10 @@ class Tiled:
         elif tile.m * tile.n >= LEAN * THREADS:
             yield from problem.lean(region)
 
-    def least(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> float:
-        return split_k.least(region, tile, device)
-
-    def cost(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> Cost:
-        return split_k.cost(region, tile, device)
-
-    def workspace(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> int:
-        return split_k.workspace(region, tile.m, split_k.split_of(region, tile, device))
-
     def build(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> list[Launch]:
         from .simt_body import tiled
 
-        split = split_k.split_of(region, tile, device)
+        split = split_k.best(region, device, tile)[1]
         finish, arguments = split_k.parts(region, min(tile.n // 16, 4), tile.m, split)
         body = tiled(tile, *map(_load, problem.operands(region)), finish)
         (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)

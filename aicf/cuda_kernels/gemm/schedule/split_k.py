@@ -6,26 +6,12 @@ summed in order by a second launch, which does what follows the product: the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ....device.spec import DeviceSpec
 from ....registry.cost import Cost, early_us, one_launch, roofline
-from ....registry.variant import (
-    Checks,
-    Floor,
-    KernelVariant,
-    Launch,
-    Num,
-    Reject,
-    Work,
-    at_least,
-    at_most,
-    cdiv,
-    variant,
-)
+from ....registry.variant import Checks, Launch, Num, Reject, Work, at_least, at_most, cdiv
 from ....rows import RegionSpec
 from ....rows.program import Expression, Gemm
 from ....types import f32, i32
@@ -77,8 +63,14 @@ def choices(k: int, most: int, step: int) -> list[KSplit]:
     return sorted({divide(k, n, step) for n in {most, *(2**i for i in range(1, most.bit_length()))}})
 
 
-def best(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> tuple[Cost, KSplit]:
-    """The number of splits that is predicted to be fastest for the product alone, whatever follows it, and its cost."""
+# --- the cost, which kernels of CUDA cores share ------------------------------------------------------------------------
+
+
+def best(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> tuple[Cost, KSplit | None]:
+    """The cost, and, of a tile that splits k, the number of splits that is predicted to be fastest for the product alone, whatever follows
+    it."""
+    if not tile.split:
+        return tile.cost(region, device), None
     p, _ = problem.read(region)
     sizes = problem.sizes_of(p)
     split = _fastest(sizes, tile, device)
@@ -86,21 +78,21 @@ def best(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> tuple[Cost, 
     return _cost(sizes, tile, split, device, through, total), split
 
 
-def split_of(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> KSplit | None:
-    return best(region, tile, device)[1] if tile.split else None
+def cost(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> Cost:
+    return best(region, device, tile)[0]
 
 
-def cost(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> Cost:
-    return best(region, tile, device)[0] if tile.split else tile.cost(region, device)
-
-
-def least(region: RegionSpec, tile: SimtTile, device: DeviceSpec) -> float:
+def least(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> float:
     """Of `cost`: with splits, two launches, of which the second begins early, and the least steps of both."""
     if not tile.split:
         return tile.least(region, device)
     waited = tile.waited_us(LEAST_STEPS * tile.step, STORE_US * tile.m * tile.n)
     even = tile.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
     return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
+
+
+def tile_workspace(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> int:
+    return workspace(region, tile.m, best(region, device, tile)[1])
 
 
 @lru_cache(maxsize=4096)
@@ -195,47 +187,3 @@ def total(region: RegionSpec, number: int) -> Launch:
     blocks = max(1, cdiv(p.m * p.n // finish.width, THREADS))
     args = Work(0, f32), Num(number, i32), operands, sizes[:2], scales
     return Launch(sum_splits(finish), (blocks,), (THREADS,), args)
-
-
-_workspace, _launches = workspace, launches
-
-
-def split(
-    kernel: str,
-    config: tuple[object, ...],
-    tile: tuple[int, int],
-    step: Callable[[RegionSpec], int],
-    best: Callable[[RegionSpec, DeviceSpec], tuple[Cost, KSplit]],
-    first: Callable[[RegionSpec, DeviceSpec, KSplit], Launch],
-    accepts: Callable[[RegionSpec], Checks] = lambda region: (),
-    least: Floor | None = None,
-    **more: Any,
-) -> KernelVariant:
-    """A tile of any family as a variant that splits k. `step(region)`: of k, that splits are whole numbers of; `best`: the number of splits and
-    its cost; `first`: the launch of the splits, which write what `raw` says; `accepts`: beside `checks`; `more`: for `variant`."""
-    m, n = tile
-
-    @variant("gemm", id=f"cuda.{kernel}.v1", config=(*config, "split"), takes=problem.TAKES, **more)
-    class Split:
-        __doc__ = f"""As {kernel} of this tile, on splits of k side by side, and a second launch for their sum and what follows the product.
-
-        Parallel over {m} x {n} tiles and splits. Bytes: operands as without, 4 MN for each split, written and read,
-        out of the L2 cache if they fit. Limit: that, and a launch more.
-        """
-
-        def accepts(region: RegionSpec) -> Checks:
-            yield from accepts(region)
-            yield from checks(region, step(region), tile)
-
-        def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-            return best(region, device)[0]
-
-        def workspace(region: RegionSpec, device: DeviceSpec) -> int:
-            return _workspace(region, m, best(region, device)[1])
-
-        def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
-            chosen = best(region, device)[1]
-            return _launches(region, device, first(region, device, chosen), m, chosen)
-
-    made: Any = Split  # `variant` has made a record of the class
-    return replace(made, least=least)
