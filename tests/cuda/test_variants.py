@@ -6,6 +6,8 @@ import dataclasses
 import re
 
 import pytest
+from draws import questions
+from draws.seeds import run_seed
 from kernel_cases import VARIANTS, desc, gemm, region, step
 
 from aicf.cuda_kernels.gemm import mma as gemm_mma
@@ -244,3 +246,16 @@ def test_ids_are_versioned_and_named_by_device():
     assert all(
         re.fullmatch(r"cuda\.\w+\.v\d+(\[\d+x\d+( \w+)*\])?", v.id) and v.doc for v in VARIANTS.values()
     )
+
+
+@pytest.mark.spec("B7")
+def test_a_floor_is_below_every_cost():
+    """Of drawn products, whose layouts and lengths decide which of a block's waits is the longest."""
+    reached = set()
+    for r in questions.regions(run_seed(), 40, ["products"]):
+        for spec in (H200, preset("a100")):
+            for v in VARIANTS.values():
+                if v.least is not None and "gemm" in v.kinds and v.supported(r, spec) is None:
+                    reached.add(v.kernel)
+                    assert v.least(r, spec) <= v.cost(r, spec).us * (1 + 1e-12), (v.id, str(r))
+    assert {"cuda.gemm_naive.v1", "cuda.gemm_tiled.v1"} <= reached
