@@ -30,8 +30,8 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import fma as gemm_fma
 from aicf.cuda_kernels.gemm import fma_body as body
 from aicf.cuda_kernels.gemm import fma_stages as slices
-from aicf.cuda_kernels.gemm.fma_tiling import FmaTiling, Order
 from aicf.cuda_kernels.gemm.schedule import split_k as gemm_split
+from aicf.cuda_kernels.gemm.tilings import FmaTiling, Order
 from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32

@@ -10,7 +10,7 @@ from ...registry.variant import Checks, Launch, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32, numel
 from ..gemm import problem as gemm_problem
-from ..gemm.tile_cost import finish_us
+from ..gemm.tilings import finish_us
 from .problem import LIMIT, TAKES, ConvolutionProblem, checks, numbers, read
 from .tiling import BLOCKS, ROWS, THREADS, DirectTiling
 

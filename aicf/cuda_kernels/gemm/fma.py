@@ -14,9 +14,9 @@ from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import f32
 from . import problem
-from .fma_tiling import RUN, WARP_TILE, FmaTiling, Order
 from .operands.tma import TmaOperand, operands_of
 from .schedule import split_k
+from .tilings import RUN, WARP_TILE, FmaTiling, Order
 from .wgmma import EXTENT
 
 # What follows was measured on an H200, and so were tilings' efficiencies.

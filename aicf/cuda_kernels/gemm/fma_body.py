@@ -54,7 +54,7 @@ from .fma_stages import (
     places,
     transposer,
 )
-from .fma_tiling import WARP_TILE, FmaTiling, Order
+from .tilings import WARP_TILE, FmaTiling, Order
 
 LANES_M, LANES_N = 4, 8  # of a warp
 ROWS, COLUMNS = WARP_TILE // LANES_M, WARP_TILE // LANES_N  # of a thread

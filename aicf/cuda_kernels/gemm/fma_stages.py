@@ -12,7 +12,7 @@ from ..hopper.copies import loader
 from ..ptx import Place, arrive, expect, load_box, transpose_runs, wait_phase
 from ..ptx.quads import RUN
 from .epilogue import Epilogue
-from .fma_tiling import PAD, WARP_TILE, FmaTiling, Order
+from .tilings import PAD, WARP_TILE, FmaTiling, Order
 
 # --- where things lie -------------------------------------------------------------------------------------------------
 

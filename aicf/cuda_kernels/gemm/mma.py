@@ -14,10 +14,9 @@ from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import Precision, bf16, f16, f32
 from . import column_sums, problem
-from .mma_tiling import MmaTiling
 from .problem import GemmOperand
 from .schedule.split_k import STRICT
-from .tile_cost import MEMORY_EFFICIENCY, finish_us
+from .tilings import MEMORY_EFFICIENCY, MmaTiling, finish_us
 
 exact, tf32, tf32x3 = Precision.exact, Precision.tf32, Precision.tf32x3
 WIDEST = 16  # bytes that one copy to shared memory takes

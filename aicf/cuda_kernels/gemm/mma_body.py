@@ -27,8 +27,8 @@ from ..tiles.tile import add_tiles, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .mma_tiling import ALIGNED, MmaTiling
 from .operands.copied import Fragments, StageLoad, Stored
+from .tilings import ALIGNED, MmaTiling
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result
 COLUMN_LANES = 8  # lanes of a warp, that hold the same columns

@@ -13,7 +13,7 @@ from ..maps.elementwise import THREADS
 from . import problem
 from .problem import GemmOperand
 from .schedule import split_k
-from .tile_cost import SimtTile, finish_us
+from .tilings import SimtTile, finish_us
 
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 LEAN = 64  # accumulators in a thread; from here on 128 registers hold little else

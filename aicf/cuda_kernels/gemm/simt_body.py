@@ -24,7 +24,7 @@ from ..tiles.tile import put_runs, runs, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .tile_cost import SimtTile
+from .tilings import SimtTile
 
 THREADS = 16  # rows and columns of a block's threads
 UNROLLED = 128  # multiply-adds of a thread between two branches

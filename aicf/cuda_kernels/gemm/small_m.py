@@ -40,7 +40,7 @@ from .small_m_tiling import (
     Teams,
     Warps,
 )
-from .tile_cost import MEMORY_EFFICIENCY
+from .tilings import MEMORY_EFFICIENCY
 
 SPLITS = 64
 # What follows was measured on an H200.

@@ -18,7 +18,7 @@ from ....types import f32, i32
 from ...maps.elementwise import THREADS
 from .. import column_sums, problem
 from ..problem import Sizes
-from ..tile_cost import STORE_US, SimtTile, finish_us
+from ..tilings import STORE_US, SimtTile, finish_us
 
 LEAST_STEPS = 2  # of a tile's step along k, in each split
 SUM_STEP_US = 0.07  # of the second launch, for each split: measured on an H200

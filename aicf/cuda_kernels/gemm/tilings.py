@@ -1,0 +1,277 @@
+"""Tiles of matrix products on CUDA cores and by mma.sync: how a block divides its work, and what tiles of CUDA cores cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...device.spec import DeviceSpec
+from ...registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, one_launch, roofline
+from ...registry.variant import cdiv
+from ...rows import RegionSpec
+from ...rows.program import Gemm
+from ...types import DType, Precision, f32
+from . import column_sums, problem
+from .problem import Sizes, grid
+
+# What follows was measured on an H200, and so were tiles' efficiencies.
+MEMORY_EFFICIENCY = 0.8  # of the bandwidth, that operands are loaded at
+# Of a multiprocessor, for an element of the result, one at a time or in pairs: to store it, to load one of another matrix, and
+# for each flop of the map. Two thirds of the stores' is where they go.
+STORE_US, LOADED_US, FLOP_US = 1.6e-4, 5e-4, 1.8e-5
+STEP_US = 0.2  # between K-tiles: barriers, and the next one on its way to shared memory
+
+
+@dataclass(frozen=True)
+class SimtTile:
+    """What a block computes, and how fast.
+
+    step           along k, for which a K-tile of both operands is in shared memory; the next one is on its way meanwhile
+    efficiency     of the rate, that the inner loop reaches with the chip full
+    blocks_per_sm  that registers and shared memory are limited for
+    split          whether k is split among blocks: see schedule/split_k.py
+    """
+
+    m: int
+    n: int
+    step: int
+    efficiency: float
+    blocks_per_sm: int
+    rate: str = "f32"
+    split: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}" + "_split" * self.split
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        return problem.TAKES if self.split else problem.TAKES_SUMS
+
+    def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
+        gemm, _ = problem.read(region)
+        finish = finish_us(region, self.m * self.n)
+        cost = self.product_cost(problem.sizes_of(gemm), region.nbytes, device, gemm.flops, finish)
+        return column_sums.with_sums(cost, region, self.m, device)
+
+    def least(self, region: RegionSpec, device: DeviceSpec) -> float:
+        """Of `cost`: a launch, and the arithmetic of whole tiles, or one K-tile after the other and results."""
+        if not (k := problem.k_of(region)):
+            return one_launch(region, device)
+        waited = self.waited_us(k, finish_us(region, self.m * self.n))
+        return one_launch(region, device) + max(waited, self.even_us(problem.read(region)[0], device))
+
+    def waited_us(self, k: int, finish: float) -> float:
+        """Of one block alone, whose arithmetic takes no time."""
+        return cdiv(k, self.step) * STEP_US + finish
+
+    def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
+        """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""
+        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6
+        return 2.0 * grid(gemm, self.m, self.n)[0] * self.m * self.n * gemm.k / speed if speed else 0.0
+
+    def product_cost(
+        self, gemm: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
+    ) -> Cost:
+        """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
+
+        A K-tile that arrives later than the arithmetic of the one before it is done is waited for, unless other blocks of
+        the multiprocessor have work. nbytes: through device memory; useful: flops that are no padding.
+        """
+        (blocks,) = grid(gemm, self.m, self.n)
+        padded, k_extent = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
+        k_bytes = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
+        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
+        # rows and columns of operands, once for each tile
+        reads = gemm.count * (cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n)
+        multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
+        arrive = CACHE_TRIP_US + k_bytes * self.step / L2_PER_SM * 1e-3
+        return roofline(
+            device, bytes=nbytes, flops=padded, useful=useful, rate=self.rate, efficiency=self.efficiency,
+            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm, cached=float(reads * gemm.k * gemm.dtype.itemsize),
+            chain=cdiv(k_extent, self.step) * (STEP_US + max(0.0, arrive - multiply)), finish=finish,
+        )  # fmt: skip
+
+
+def finish_us(region: RegionSpec, elements: int) -> float:
+    """Of a multiprocessor, for so many results of its, one at a time or in pairs."""
+    f = problem.epilogue_statistics(region)
+    return elements * (STORE_US * f.stores + LOADED_US * f.matrices + FLOP_US * f.flops)
+
+
+# --- Hopper's CUDA cores -----------------------------------------------------------------------------------------------
+
+WARP_TILE = 64  # rows and columns of a warp's tile: 16 x 8 for each thread
+RUN = 4  # neighbouring columns of a thread
+PAD = 32
+NOTES = 8  # words: where a block works
+SLACK = 1024  # to begin at a multiple of 1024
+START_US = 1.5  # until the first K-tile is there
+# Of a block's arithmetic, that it waits where no other block of its multiprocessor goes on meanwhile
+ALONE = 0.1
+GROUP_SUM_US = 1.0  # for sums of warp groups to be added up in shared memory
+
+
+@dataclass(frozen=True)
+class FmaTiling(SimtTile):
+    """A tile for a block, 64 x 64 of it for each of its warps, in K-tiles `step` deep.
+
+    raws    K-major stages, that a warp group has in shared memory beside two MN-major ones
+    warp_groups  that each have the whole tile and every so many slices of k (sliced-K)
+    """
+
+    raws: int = 1
+    warp_groups: int = 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.m}x{self.n}"
+            + f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
+            + "_split" * self.split
+        )
+
+    def waited_us(self, k: int, finish: float) -> float:
+        """K-tiles are there in time."""
+        return START_US
+
+    def product_cost(
+        self, gemm_: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
+    ) -> Cost:
+        """As a Tile's; but K-tiles are there in time."""
+        (blocks,) = problem.grid(gemm_, self.m, self.n)
+        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
+        multiply = 2.0 * self.m * self.n * gemm_.k / speed if speed else 0.0
+        reads = gemm_.count * (cdiv(gemm_.n, self.n) * gemm_.m + cdiv(gemm_.m, self.m) * gemm_.n)
+        return roofline(
+            device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm_.k, useful=useful, efficiency=self.efficiency,
+            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
+            cached=float(reads * gemm_.k * f32.itemsize), finish=finish + GROUP_SUM_US * (self.warp_groups > 1), in_step=True,
+            chain=START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1),
+        )  # fmt: skip
+
+    @property
+    def warps_m(self) -> int:
+        return self.m // WARP_TILE
+
+    @property
+    def warps_n(self) -> int:
+        return self.n // WARP_TILE
+
+    @property
+    def warps_threads(self) -> int:
+        """Threads of a warp group."""
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def threads(self) -> int:
+        return self.warps_threads * self.warp_groups
+
+    @property
+    def stages(self) -> int:
+        return 2 + self.raws
+
+    @property
+    def ahead(self) -> int:
+        """K-tiles that are loaded before the first is multiplied."""
+        return 1 + self.raws
+
+    @property
+    def stage_bytes(self) -> int:
+        """That are loaded for a K-tile."""
+        return (self.m + self.n) * self.step * f32.itemsize
+
+    def transposed_bytes(self, tile_mn: int) -> int:
+        """Of a K-tile of such an extent that was transposed: each k has a row, and PAD bytes, so that four k lie in banks of their own."""
+        return cdiv(self.step * (tile_mn * f32.itemsize + PAD), 1024) * 1024
+
+    def ring_bytes(self, tile_mn: int) -> int:
+        """Of the stages of an operand: two for transposed K-tiles, and others."""
+        return 2 * self.transposed_bytes(tile_mn) + self.raws * self.step * tile_mn * f32.itemsize
+
+    @property
+    def warp_group_bytes(self) -> int:
+        return self.ring_bytes(self.m) + self.ring_bytes(self.n)
+
+    # shared memory: for each warp group stages of a, then of b, from the first multiple of 1024 on; barriers: full, empty, transposed; notes at the end
+
+    @property
+    def barriers_at(self) -> int:
+        return self.warp_groups * self.warp_group_bytes
+
+    @property
+    def notes_at(self) -> int:
+        """In words, from where shared memory begins."""
+        return (SLACK + self.barriers_at + 24 * self.warp_groups * self.stages) // 4
+
+    @property
+    def shared(self) -> int:
+        return 4 * (self.notes_at + NOTES)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How an operand lies.
+
+    k_major  otherwise MN-major
+    axes    of the batch, that it has a matrix for each index of
+    """
+
+    k_major: bool
+    axes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return ("k" if self.k_major else "l") + "".join(map(str, self.axes))
+
+
+# --- mma.sync ----------------------------------------------------------------------------------------------------------
+
+ALIGNED = 128  # bytes: shared memory begins at a multiple, which it is asked more of for
+
+
+@dataclass(frozen=True)
+class MmaTiling:
+    """A block of warps_m x warps_n warps computes an m x n tile.
+
+    tile_k  extent of a K-tile
+    stages  K-tiles in shared memory, all but one of them on their way
+    blocks  for each multiprocessor: registers are limited for them
+    precision  exact: of half types; else of f32
+    word    that tells it from another of the same tile
+    """
+
+    m: int
+    n: int
+    warps_m: int
+    warps_n: int
+    tile_k: int
+    stages: int
+    blocks: int
+    precision: Precision = Precision.exact
+    word: str = ""
+
+    def __str__(self) -> str:
+        precision = "" if self.precision is Precision.exact else self.precision.name
+        return "_".join(filter(None, (f"{self.m}x{self.n}", precision, self.word)))
+
+    def kind(self, dtype: DType) -> str:
+        """Of product, of a and b of this type: see `ptx.multiply_steps`."""
+        return dtype.name if self.precision is Precision.exact else self.precision.name
+
+    @property
+    def itemsize(self) -> int:
+        return 2 if self.precision is Precision.exact else 4
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    @property
+    def accumulators(self) -> int:
+        """Of a thread."""
+        return self.m * self.n // self.threads
+
+    @property
+    def shared(self) -> int:
+        return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * self.itemsize
+
+    def resident(self, device: DeviceSpec) -> int:
+        """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
+        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared + 1024)))
