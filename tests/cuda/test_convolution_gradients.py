@@ -6,7 +6,8 @@ import random
 
 import pytest
 from clean_kernels import are_new, found_clean
-from convolution_cases import H200, SHAPES
+from convolution_cases import H200, SHAPES, convolution
+from draws.seeds import rng
 from gradient_cases import (
     DATA_TILED,
     DATA_TURNED,
@@ -27,6 +28,8 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.conv import wgmma as of_data
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
+from aicf.dispatch import default_registry
+from aicf.registry.select import Selector
 from aicf.types import bf16, f16, f32
 
 SMALL = WgmmaTiling(64, 128, 1, blocks=2, registers=(40, 216))
@@ -118,6 +121,27 @@ def test_data_gradients_refuse_with_the_value_seen(r, reason):
 ])  # fmt: skip
 def test_data_gradients_of_strides_refuse_with_the_value_seen(r, reason):
     assert_refused(STRIDED, r, reason)
+
+
+@pytest.mark.parametrize("make", [convolution, weight_gradient, data_gradient])
+def test_an_image_without_elements_has_a_kernel(make):
+    """Windows of padding alone, or none over dy: drawn. Hopper's kernels refuse these, of which there is no map."""
+    draw, select = rng("images without elements", make.__name__), Selector(default_registry(), H200)
+    hopper = [v for v in VARIANTS.values() if v.kernel.endswith("_wgmma.v1") and v.needs]
+    for _ in range(8):
+        axes = int(draw.integers(1, 3))
+        sizes, window = draw.integers(1, 4, axes).tolist(), draw.integers(1, 4, axes).tolist()
+        attrs = {}
+        empty = int(draw.integers(axes))
+        if make is data_gradient:
+            window[empty] = sizes[empty] + 1
+        else:
+            sizes[empty] = 0
+            attrs = {"low": tuple(window), "high": tuple(draw.integers(0, 3, axes).tolist())}
+        r = make((2, *sizes, 8), (16, *window, 8), dtype=f16, **attrs)
+        refused = {str(v.supported(r, H200)) for v in hopper if r.kind.name in v.kinds}
+        assert any("least extent" in reason for reason in refused) and "None" not in refused, (refused, r)
+        assert select(r).chosen.variant.build(r, H200), r
 
 
 def test_phases_are_a_partition_and_multiply_nothing_twice():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...ops.windows import Windows
-from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_most, multiple
+from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_least, at_most, multiple
 from ...rows import RegionSpec
 from ...types import DType, TensorDesc, bf16, f16, numel
 from .. import chain as chains
@@ -119,6 +119,7 @@ def undilated(of: Windows) -> Reject | None:
 def within_reach(axes: Iterable[WindowAxis]) -> Checks:
     """What TMA's im2col mode can walk."""
     axes = tuple(axes)
+    yield at_least("least extent of an axis", min(a.size for a in axes), 1)
     yield at_most("stride", max(a.step for a in axes), STEP)
     spans = ((a.places - 1) * a.apart for a in axes)
     yield at_most("elements from a window's first to its last", max(spans), FURTHEST)

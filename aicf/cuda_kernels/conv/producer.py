@@ -77,13 +77,8 @@ def windows_by_channels(tiling: WgmmaTiling, epilogue: Epilogue, stages: int, tr
 
     def produce(base, full, maps, walk, sizes):
         _, _, rows, columns, _, _, _, _ = walk
-        places_x, apart_x, apart_y, chunks = (
-            uint32(sizes[at + 6]),
-            sizes[at + 7],
-            sizes[at + 8],
-            uint32(sizes[at + 9]),
-        )
-        chunk0 = first_chunk(sizes)
+        places_x, apart_x, apart_y = uint32(sizes[at + 6]), sizes[at + 7], sizes[at + 8]
+        chunk0, chunks = first_chunk(sizes), uint32(sizes[at + 9])
         stage, phase = uint32(0), uint32(1)  # of the phase before the first: all stages are empty
         plan = make_plan(walk, sizes)
         work_tile, apart, end = plan[0], plan[1], plan[2]

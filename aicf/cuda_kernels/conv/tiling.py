@@ -10,9 +10,7 @@ FLIGHT = 4  # rows of a thread that are on their way at once
 ROWS = 4  # windows of a thread, of a direct convolution
 BLOCKS = 3  # on a multiprocessor, that the registers of a direct convolution are limited for
 WEIGHTS = 6144  # f32 in shared memory
-PAD = (
-    4  # f32 between the weights of two channels of x, so that they lie in banks of their own and stay aligned
-)
+PAD = 4  # f32 between the weights of two channels of x: banks of their own, and aligned
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,8 @@ class DirectTiling:
     @property
     def steps(self) -> int:
         """Weights of each channel of results that are in shared memory at once."""
-        return (
-            WEIGHTS // self.pitch // self.depth * self.depth if not self.depthwise else WEIGHTS // self.pitch
-        )
+        unit = 1 if self.depthwise else self.depth
+        return WEIGHTS // self.pitch // unit * unit
 
     def __str__(self) -> str:
         return f"{'depthwise' if self.depthwise else 'grouped'}{self.run}x{self.depth}_{self.lanes}"
