@@ -10,7 +10,7 @@ from ptx_kernels import aligned
 
 import aicf.cuda_kernels.ptx as ptx
 from aicf.cuda_kernels.dsl import cuda, device, int32, types, uint32
-from aicf.cuda_kernels.gemm.operands.copied import Fragments, StageLoad, Stored
+from aicf.cuda_kernels.gemm.operands.stages import Fragments, StageLoad, Stored
 from aicf.cuda_kernels.tiles.layout import Layout
 from aicf.cuda_kernels.tiles.register_tile import store_tile
 from aicf.cuda_kernels.tiles.tile import zeros

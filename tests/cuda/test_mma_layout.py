@@ -29,7 +29,7 @@ from machines.mma_machine import Machine, Wrong, rounded
 from test_fused_maps import fresh_seed
 
 from aicf.cuda_kernels.gemm.mma_body import column_places, layout_of, thread_tile_of
-from aicf.cuda_kernels.gemm.operands.copied import Fragments, StageLoad, Stored
+from aicf.cuda_kernels.gemm.operands.stages import Fragments, StageLoad, Stored
 from aicf.cuda_kernels.gemm.tilings import MmaTiling
 from aicf.device.spec import preset
 from aicf.rows import RegionSpec

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...types import DType, bool_, f32
 from ..dsl import cuda, device, int32, types, uint32
-from ..gemm.operands.copied import Fragments, StageLoad, Stored
+from ..gemm.operands.stages import Fragments, StageLoad, Stored
 from ..ptx import (
     Places,
     multiply_fragments,
@@ -116,7 +116,7 @@ class MmaForm(AttentionForm):
 
 @dataclass(frozen=True)
 class StoredRows:
-    """`rows` rows of `columns` halves in shared memory: chunks of 64 columns, one behind the other, swizzled as gemm/operands/copied.py has it."""
+    """`rows` rows of `columns` halves in shared memory: chunks of 64 columns, one behind the other, swizzled as gemm/operands/stages.py has it."""
 
     rows: int
     columns: int

@@ -1,6 +1,6 @@
 """GEMM on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
 
-Strides, epilogue and what is computed are those of problem.py. K-tiles of operands lie in shared memory as operands/copied.py says,
+Strides, epilogue and what is computed are those of problem.py. K-tiles of operands lie in shared memory as operands/stages.py says,
 several of them, of which one is multiplied and the others are on their way.
 """
 
@@ -27,7 +27,7 @@ from ..tiles.tile import add_tiles, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .operands.copied import Fragments, StageLoad, Stored
+from .operands.stages import Fragments, StageLoad, Stored
 from .tilings import ALIGNED, MmaTiling
 
 PAIR = 2  # neighbouring columns that a thread holds of an mma's result

@@ -115,22 +115,13 @@ def checks(region: RegionSpec, few: int) -> Checks:
 # --- how k is split ---------------------------------------------------------------------------------------------------
 
 
-class Block(NamedTuple):
-    """What a block has of the wide operand, and how fast it is.
+class Rate(NamedTuple):
+    """How fast a block is: flops for each number of the wide operand, what else is done beside the products included; the device's rate, and
+    the share of it."""
 
-    depth     of k in one step, whose loads are on their way during the one before
-    flops     for each of its numbers, what else is done beside the products included
-    resident  blocks on a multiprocessor
-    results   that each thread adds up, one after the other, of what threads along k have
-    """
-
-    mn_extent: int
-    tile_k: int
-    resident: int
     flops: float
-    rate: str
+    of: str
     efficiency: float
-    results: int
 
 
 class Plan(NamedTuple):
@@ -143,7 +134,7 @@ class Plan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
+def plan(region: RegionSpec, block: Share | Warps, rate: Rate, device: DeviceSpec) -> Plan:
     """The fastest, as predicted: another launch is worth it where there would be few blocks with long ways to go."""
     (p, _), s = problem.read(region), small_m(region)
     steps, tiles = cdiv(s.k, block.tile_k), max(1, cdiv(s.wide.mn.extent, block.mn_extent))
@@ -154,20 +145,27 @@ def plan(region: RegionSpec, block: Block, device: DeviceSpec) -> Plan:
         splits = max(1, cdiv(s.k, chunk))
         if best is not None and _least(block, device, splits, chunk) > best.cost.us:
             continue
-        cost = _cost(region, block, device, splits, chunk)
+        cost = _cost(region, block, rate, device, splits, chunk)
         if best is None or cost.us < best.cost.us:
             best = Plan(splits, chunk, tiles * splits, cost)
     assert best is not None
     return best
 
 
-def _least(block: Block, device: DeviceSpec, splits: int, chunk: int) -> float:
+def _results(block: Share | Warps) -> int:
+    """That each thread adds up, one after the other, of what threads along k have."""
+    return cdiv(block.mn_extent * block.few, block.threads)
+
+
+def _least(block: Share | Warps, device: DeviceSpec, splits: int, chunk: int) -> float:
     """Of `_cost`, with several splits: two launches, and the steps of both."""
-    steps = (cdiv(chunk, block.tile_k) - 1) * STEP_US + block.results * RESULT_US
+    steps = (cdiv(chunk, block.tile_k) - 1) * STEP_US + _results(block) * RESULT_US
     return 2 * one_launch(None, device) + START_US + steps + split_k.SUM_STEP_US * splits
 
 
-def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chunk: int) -> Cost:
+def _cost(
+    region: RegionSpec, block: Share | Warps, rate: Rate, device: DeviceSpec, splits: int, chunk: int
+) -> Cost:
     """The wide operand once, the small one from the cache for each block; no step in less than a trip to memory."""
     (p, _), s = problem.read(region), small_m(region)
     tiles, k_extent = max(1, cdiv(s.wide.mn.extent, block.mn_extent)), min(chunk, max(1, s.k))
@@ -179,9 +177,9 @@ def _cost(region: RegionSpec, block: Block, device: DeviceSpec, splits: int, chu
         each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
     cost = roofline(
         device, bytes=split_k.operand_bytes(p) + through if splits > 1 else region.nbytes,
-        flops=block.flops * s.wide.mn.extent * s.k, useful=p.flops, rate=block.rate, efficiency=block.efficiency,
+        flops=rate.flops * s.wide.mn.extent * s.k, useful=p.flops, rate=rate.of, efficiency=rate.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
-        chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + block.results * each, memory_efficiency=MEMORY_EFFICIENCY,
+        chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + _results(block) * each, memory_efficiency=MEMORY_EFFICIENCY,
         cached=float(tiles * s.small.mn.extent + s.wide.mn.extent) * s.k * p.dtype.itemsize,
     )  # fmt: skip
     return cost.plus(**{"sum of parts": total.us}) if splits > 1 else cost
@@ -220,9 +218,7 @@ def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     """Widening a half is as much as a multiply-add."""
     part, _ = share(region)
     flops = 2.0 * (part.few + (part.itemsize < f32.itemsize))
-    results = cdiv(part.mn_extent * part.few, part.threads)
-    block = Block(part.mn_extent, part.tile_k, part.resident, flops, "f32", EFFICIENCY, results)
-    return plan(region, block, device)
+    return plan(region, part, Rate(flops, "f32", EFFICIENCY), device)
 
 
 @variant("gemm", id="cuda.gemv_simt.v1", takes=problem.TAKES)
@@ -263,10 +259,8 @@ def warps(region: RegionSpec) -> Warps:
 
 
 def _mma_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
-    w, rate = warps(region), problem.read(region)[0].dtype.name
-    results = cdiv(w.mn_extent * w.few, w.threads)
-    block = Block(w.mn_extent, w.tile_k, w.resident, 2.0 * w.few, rate, MMA_EFFICIENCY, results)
-    return plan(region, block, device)
+    w, dtype = warps(region), problem.read(region)[0].dtype
+    return plan(region, w, Rate(2.0 * w.few, dtype.name, MMA_EFFICIENCY), device)
 
 
 @variant("gemm", id="cuda.gemv_mma.v1", takes=problem.TAKES, needs=("sm_80",))
