@@ -108,7 +108,6 @@ def forward(form: WgmmaForm) -> Callable[..., None]:
     fewer, more = registers(REGISTERS)
     open, let_next = opening(plan.shared.init()), launch_dependents()
     produce, consume = producer(form, plan), consumer(form, plan)
-
     bring, uniform = bringer(form, plan, QUERIES, walk_of(), tile_of()), warp_uniform()
 
     def plain(maps, lse, sizes, scales):

@@ -39,17 +39,8 @@ def before(dtype: DType, tile: WgmmaTile, of_keys: bool) -> Callable[..., None]:
     get, put = getter(f32), putter(f32)
     is_none = device((lambda log: log < FAINT) if of_keys else (lambda log: log == NOTHING))
     dot = device(
-        lambda x, y: (
-            x[0] * y[0]
-            + x[1] * y[1]
-            + x[2] * y[2]
-            + x[3] * y[3]
-            + x[4] * y[4]
-            + x[5] * y[5]
-            + x[6] * y[6]
-            + x[7] * y[7]
-        )
-    )
+        lambda x, y: x[0] * y[0] + x[1] * y[1] + x[2] * y[2] + x[3] * y[3] + x[4] * y[4] + x[5] * y[5] + x[6] * y[6] + x[7] * y[7]
+    )  # fmt: skip
 
     def kernel(out, dout, lse, stats, flags, counter, sizes, out_steps, dout_steps):
         thread = int32(cuda.threadIdx.x)
