@@ -7,7 +7,7 @@ from convolution_cases import H200
 from kernel_cases import Case, assert_close, reference
 from machines.hopper_model import Machine
 
-from aicf.cuda_kernels.conv import problem, weight_gradient, wgmma
+from aicf.cuda_kernels.conv import operands, problem, wgmma
 from aicf.cuda_kernels.gemm.schedule.split_k import divide
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
@@ -24,10 +24,10 @@ def run_weight_gradient(
 ) -> None:
     """The model's launch, and NumPy's sum of the splits: which of the workspace's columns are those of the result."""
     p = problem.read(r)
-    n, split = weight_gradient.padded_n(p), divide(p.rows, splits, 64)
+    n, split = wgmma.padded_n(p), divide(p.rows, splits, 64)
     workspace = np.full(4 * split.number * p.o * n, 255, np.uint8)
     arrays = small_numbers(r, seed)
-    launch = weight_gradient.launch(tiling, r, H200, split)
+    launch = wgmma.launch_weight(tiling, r, H200, split)
     Machine(seed).launch(launch, [a.reshape(-1) for a in arrays], [], grid, workspace)
     partial = workspace.view(np.float32).reshape(split.number, p.o, p.places, n // p.places)
     got = (
@@ -44,7 +44,7 @@ def run_strided_data_gradient(tiling: WgmmaTiling, r: RegionSpec, seed: int, tol
     arrays = small_numbers(r, seed)
     (dx,) = r.results
     out = np.full(dx.numel, np.nan).astype(dx.dtype.numpy)
-    for phase in wgmma.phases(r):
+    for phase in operands.phases(r):
         launch = wgmma.launch_phase(tiling, r, phase, H200)
         Machine(seed).launch(launch, [a.reshape(-1) for a in arrays], [out], 1)
     assert_close(Case("", r, tolerance=tolerance), [out.reshape(dx.shape)], reference(Case("", r), arrays))

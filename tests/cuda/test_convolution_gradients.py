@@ -25,6 +25,7 @@ from test_wgmma import assert_clean
 from wgmma_cases import assert_refused
 
 from aicf.cuda_kernels.compiler import engine
+from aicf.cuda_kernels.conv import operands
 from aicf.cuda_kernels.conv import wgmma as of_data
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
@@ -147,7 +148,7 @@ def test_an_image_without_elements_has_a_kernel(make):
 def test_phases_are_a_partition_and_multiply_nothing_twice():
     for x, w, attrs in SHAPES.values():
         r = data_gradient(x, w, f16, **attrs)
-        phases = of_data.phases(r)
+        phases = operands.phases(r)
         assert sum(p.elements for p in phases) == r.results[0].numel // x[0] // x[-1]
         assert sum(p.taps for p in phases) <= r.operands[1].numel // w[0] // w[-1]
 

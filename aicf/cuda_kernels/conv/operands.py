@@ -1,17 +1,21 @@
-"""Windows as an operand of a GEMM on Hopper: what TMA's im2col mode can walk, its maps, and the numbers that producers get."""
+"""Windows as an operand of a GEMM on Hopper: what TMA's im2col mode can walk, its maps, and the numbers that producers get; the phases of strides."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from ...ops.windows import Windows
-from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_least, at_most, multiple
+from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_least, at_most, cdiv, multiple
 from ...rows import RegionSpec
 from ...types import DType, TensorDesc, bf16, f16, numel
 from .. import chain as chains
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling
 from ..hopper.units import TMA_ALIGNMENT
+from .problem import read
 from .producer import Geometry
 
 AXES = 2  # spatial ones; a single one is the first of them, with one of one element as the other
@@ -65,6 +69,62 @@ def gemm_of(a: tuple[int, int], b: tuple[int, int], dtype: DType, **attrs: bool)
 def tilings(names: str) -> tuple[WgmmaTiling, ...]:
     """Of a GEMM's tilings those of these names, in its order."""
     return tuple(t for t in TILINGS if str(t) in names.split())
+
+
+# --- phases of strides ------------------------------------------------------------------------------------------------
+
+
+class AxisPhase(NamedTuple):
+    """Along one axis: elements offset, offset + stride, …; the windows over dy that have them, with places of the kernel from the last one on."""
+
+    offset: int
+    over_dy: WindowAxis
+    place: int  # of the kernel, that a window's first element meets
+    back: int  # places from one to the next
+
+
+class Phase(NamedTuple):
+    """x is the axis whose neighbours are nearer."""
+
+    x: AxisPhase
+    y: AxisPhase
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.over_dy, self.y.over_dy
+
+    @property
+    def taps(self) -> int:
+        """Places of the kernel that reach these elements."""
+        return prod(a.places for a in self.axes)
+
+    @property
+    def elements(self) -> int:
+        """Of an image."""
+        return prod(a.windows for a in self.axes)
+
+
+def axis_phases(size: int, made: int, kernel: int, stride: int, low: int, dilation: int) -> list[AxisPhase]:
+    """All of an axis that have elements; `made`: elements of dy."""
+    phases = []
+    for offset in range(min(stride, size)):
+        at, count = offset + low, cdiv(size - offset, stride)
+        places = [p for p in range(kernel) if (at - p * dilation) % stride == 0]
+        back = places[1] - places[0] if len(places) > 1 else 0
+        first = (at - places[-1] * dilation) // stride if places else 0
+        apart = back * dilation // stride if back else 1
+        over_dy = WindowAxis(made, count, 1, first, first + count - made, len(places), apart)
+        phases.append(AxisPhase(offset, over_dy, places[-1] if places else 0, back))
+    return phases
+
+
+@lru_cache(maxsize=256)
+def phases(region: RegionSpec) -> tuple[Phase, ...]:
+    p = read(region)
+    of = p.windows
+    numbers = zip(p.sizes, p.made, of.window, of.strides, of.low, of.dilation)
+    missing = [[AxisPhase(0, WindowAxis(), 0, 0)]] * (AXES - len(p.sizes))
+    return tuple(Phase(x, y) for y, x in product(*missing, *(axis_phases(*n) for n in numbers)))
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------

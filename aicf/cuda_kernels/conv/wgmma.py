@@ -1,19 +1,18 @@
-"""Convolutions of channels last on Hopper, and gradients of what they read: the persistent GEMM of gemm/wgmma_body.py, whose first operand are
-windows that TMA finds in the tensor: no im2col in memory.
+"""Convolutions of channels last on Hopper, and their gradients: the persistent GEMM of gemm/wgmma_body.py, one of whose operands are windows that TMA
+finds in the tensor: no im2col in memory.
 
-forward         windows over x, times the kernel; epilogues and results are those of a GEMM
-data gradient   windows over dy, times the kernel as it is in memory: its transpose is N-major, its places in reverse
-of strides      a launch for each phase, those elements of x at one position between two windows. Elements of a phase are reached by the same
-                places of the kernel, a stride apart, and windows over dy without strides. So each is a data gradient with fewer places: nothing
-                is multiplied that is zero. Results are stored where the elements are in x
+forward           windows over x, times the kernel; epilogues and results are those of a GEMM
+data gradient     windows over dy, times the kernel as it is in memory: its transpose is N-major, its places in reverse
+of strides        a launch for each phase, those elements of x at one position between two windows. Elements of a phase are reached by the same
+                  places of the kernel, a stride apart, and windows over dy without strides. So each is a data gradient with fewer places: nothing
+                  is multiplied that is zero. Results are stored where the elements are in x
+weight gradient   dy^T times windows over x, on splits of the windows, and then the sum of these
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product as combinations
 from math import prod
-from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, early_us
@@ -23,6 +22,7 @@ from ...registry.variant import (
     Launch,
     Out,
     Reject,
+    TensorMap,
     at_least,
     at_most,
     cdiv,
@@ -33,19 +33,21 @@ from ...registry.variant import (
     variant,
 )
 from ...rows import RegionSpec
-from ...types import TensorDesc
+from ...types import TensorDesc, f32
 from ..gemm import problem as gemm_problem
 from ..gemm import wgmma as gemm_wgmma
 from ..gemm import wgmma_cost
 from ..gemm.operands.tma import GemmOperands
 from ..gemm.schedule import split_k
-from ..gemm.schedule.persistent import clusters
+from ..gemm.schedule.persistent import clusters, resident
+from ..gemm.schedule.split_k import KSplit
 from ..gemm.wgmma_cost import Leaving
 from ..gemm.wgmma_results import GemmResults, results_of
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
 from . import operands as windows
-from .problem import TAKES, pointers, read
+from .gradients import sum_cost, sum_launch
+from .problem import TAKES, ConvolutionProblem, pointers, read
 
 Source = tuple[In, TensorDesc]
 MOST_BLOCKS = 2**31 - 1
@@ -179,59 +181,6 @@ class DataGradientWgmma:
 # --- of strides -------------------------------------------------------------------------------------------------------
 
 
-class AxisPhase(NamedTuple):
-    """Along one axis: elements offset, offset + stride, …; the windows over dy that have them, with places of the kernel from the last one on."""
-
-    offset: int
-    over_dy: windows.WindowAxis
-    place: int  # of the kernel, that a window's first element meets
-    back: int  # places from one to the next
-
-
-class Phase(NamedTuple):
-    """x is the axis whose neighbours are nearer."""
-
-    x: AxisPhase
-    y: AxisPhase
-
-    @property
-    def axes(self) -> windows.Axes:
-        return self.x.over_dy, self.y.over_dy
-
-    @property
-    def taps(self) -> int:
-        """Places of the kernel that reach these elements."""
-        return prod(a.places for a in self.axes)
-
-    @property
-    def elements(self) -> int:
-        """Of an image."""
-        return prod(a.windows for a in self.axes)
-
-
-def axis_phases(size: int, made: int, kernel: int, stride: int, low: int, dilation: int) -> list[AxisPhase]:
-    """All of an axis that have elements; `made`: elements of dy."""
-    phases = []
-    for offset in range(min(stride, size)):
-        at, count = offset + low, cdiv(size - offset, stride)
-        places = [p for p in range(kernel) if (at - p * dilation) % stride == 0]
-        back = places[1] - places[0] if len(places) > 1 else 0
-        first = (at - places[-1] * dilation) // stride if places else 0
-        apart = back * dilation // stride if back else 1
-        over_dy = windows.WindowAxis(made, count, 1, first, first + count - made, len(places), apart)
-        phases.append(AxisPhase(offset, over_dy, places[-1] if places else 0, back))
-    return phases
-
-
-@lru_cache(maxsize=256)
-def phases(region: RegionSpec) -> tuple[Phase, ...]:
-    p = read(region)
-    of = p.windows
-    numbers = zip(p.sizes, p.made, of.window, of.strides, of.low, of.dilation)
-    missing = [[AxisPhase(0, windows.WindowAxis(), 0, 0)]] * (windows.AXES - len(p.sizes))
-    return tuple(Phase(x, y) for y, x in combinations(*missing, *(axis_phases(*n) for n in numbers)))
-
-
 @first_refusal
 def strided_family(region: RegionSpec) -> Checks:
     yield one_op(region)
@@ -246,13 +195,13 @@ def strided_family(region: RegionSpec) -> Checks:
     yield windows.undilated(of)
     yield at_least("least extent", min(p.c, p.o, p.rows, p.elements), 1)
     yield from windows.channels_and_alignment(dy=p.y, w=p.w, dx=p.x)
-    yield from windows.within_reach(axis for phase in phases(region) for axis in phase.axes)
+    yield from windows.within_reach(axis for phase in windows.phases(region) for axis in phase.axes)
     yield at_most("elements of an image", prod(p.sizes) * p.c * max(of.strides), 2**31 - 1)
     yield at_most("greatest extent", max(p.elements, *p.y.shape, *p.w.shape), gemm_wgmma.EXTENT)
 
 
 @lru_cache(maxsize=1024)
-def product(region: RegionSpec, phase: Phase) -> RegionSpec:
+def phase_product(region: RegionSpec, phase: windows.Phase) -> RegionSpec:
     """As if the windows were a matrix in memory, for the cost and the epilogue of a GEMM: whole K-tiles of channels for each place; one, if there is no
     place."""
     p = read(region)
@@ -263,8 +212,8 @@ def product(region: RegionSpec, phase: Phase) -> RegionSpec:
 @lru_cache(maxsize=1024)
 def phases_cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     p, terms = read(region), dict[str, float]()
-    for number, phase in enumerate(phases(region)):
-        of = product(region, phase)
+    for number, phase in enumerate(windows.phases(region)):
+        of = phase_product(region, phase)
         leaving = Leaving(ROWS_SUBTILE_US, 1, of.results[0].nbytes)
         nbytes = p.y.nbytes + p.w.nbytes if phase.taps else p.dtype.itemsize
         cost = wgmma_cost.cost(tiling, of, device, leaving=leaving, operand_bytes=nbytes)
@@ -287,20 +236,21 @@ class StridedDataGradientWgmma:
     """
 
     def accepts(region: RegionSpec, config: WgmmaTiling) -> Checks:
-        blocks = max(clusters(config, product(region, phase)) for phase in phases(region))
+        blocks = max(clusters(config, phase_product(region, phase)) for phase in windows.phases(region))
         yield at_most("blocks", blocks, MOST_BLOCKS)
 
     def cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
         return phases_cost(config, region, device)
 
     def build(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> list[Launch]:
-        return [launch_phase(config, region, phase, device) for phase in phases(region)]
+        return [launch_phase(config, region, phase, device) for phase in windows.phases(region)]
 
 
-def launch_phase(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: DeviceSpec) -> Launch:
+def launch_phase(tiling: WgmmaTiling, region: RegionSpec, phase: windows.Phase, device: DeviceSpec) -> Launch:
+    """Those elements of dx that are in a phase."""
     from .strided_results import strided_results
 
-    p, of, (x, y), (dy_at, w_at) = read(region), product(region, phase), phase, pointers(region)
+    p, of, (x, y), (dy_at, w_at) = read(region), phase_product(region, phase), phase, pointers(region)
     (m, k), (_, n) = (t.shape for t in of.operands)
     chunks, across = cdiv(p.o, k_tile(p.dtype)), p.windows.window[-1]
     begin, end = (0, chunks) if phase.taps else (chunks, chunks + 1)
@@ -316,3 +266,110 @@ def launch_phase(tiling: WgmmaTiling, region: RegionSpec, phase: Phase, device: 
     operands = _operands(tiling, phase.axes, (dy_at, p.y), (w_at, p.w), transposed=True)
     name = "data_gradient_strided_wgmma"
     return gemm_wgmma.launch(tiling, device, operands, results, sizes, clusters(tiling, of), name=name)
+
+
+# --- weight gradients -------------------------------------------------------------------------------------------------
+
+SPLITS, WAVES = (1, 2, 4, 8, 16), (1, 2, 3)  # and as many as fill the device so many times
+# Rates fall with all that shared memory takes longer than tensor cores, where a is M-major: 715 TFLOP/s of 128x256, 570 of 128x128, 510 of 64x192
+CROWDED = 1.0
+MOST_BYTES = 2**28  # of all splits' sums
+# Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or nearly.
+OF_WEIGHTS = windows.tilings(
+    "128x256 256x128 128x192 128x128 128x128_pingpong 64x192_pingpong 64x128_pingpong 64x128 128x64"
+)
+
+
+@first_refusal
+def weight_family(region: RegionSpec) -> Checks:
+    yield one_op(region)
+    yield contiguous(region)
+    p = read(region)
+    of = p.windows
+    yield windows.half("x", p.dtype)
+    if region.strict:
+        yield Reject("strict", split_k.STRICT)
+    yield at_most("groups", p.groups, 1)
+    yield at_most("spatial axes", len(p.sizes), windows.AXES)
+    yield at_least("least extent", min(p.c, p.o, p.rows), 1)
+    yield from windows.channels_and_alignment(x=p.x, dy=p.y)
+    yield windows.undilated(of)
+    yield from windows.within_reach(windows.axes_of(of, p.sizes))
+    yield at_most("greatest extent", max(p.rows, padded_n(p), *p.x.shape, *p.y.shape), gemm_wgmma.EXTENT)
+    yield at_most("channels of x", p.c, 2**15 * ATOM)
+    yield at_most("bytes of a sum", 4 * p.o * padded_n(p), MOST_BYTES)
+
+
+def padded_n(p: ConvolutionProblem) -> int:
+    """Columns: 64 channels at a time of each place, the last ones filled up."""
+    return p.places * cdiv(p.c, ATOM) * ATOM
+
+
+@lru_cache(maxsize=256)
+def weight_product(region: RegionSpec) -> RegionSpec:
+    """As if the windows were a matrix in memory, for the cost and the epilogue of a GEMM."""
+    p = read(region)
+    return windows.gemm_of((p.rows, p.o), (p.rows, padded_n(p)), p.dtype, trans_a=True)
+
+
+@lru_cache(maxsize=4096)
+def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, KSplit]:
+    """The number of splits of the windows that is predicted to be fastest."""
+    p, of = read(region), weight_product(region)
+    # of steps longer than windows, not all of x is read
+    operand_bytes = min(p.x.nbytes, p.rows * p.k * p.dtype.itemsize) + p.y.nbytes
+    partial = 4 * p.o * padded_n(p)
+    at_once, tiles = resident(tiling, device), clusters(tiling, of)
+    fills = [max(1, waves * at_once // tiles) for waves in WAVES]
+    wanted = {n for n in (*SPLITS, *fills) if n == 1 or (n * partial <= MOST_BYTES and n <= fills[-1])}
+    costs = []
+    for split in sorted({split_k.divide(p.rows, n, k_tile(p.dtype)) for n in wanted}):
+        first = wgmma_cost.cost(tiling, of, device, split, operand_bytes=operand_bytes, crowded=CROWDED)
+        total = sum_cost(region, device, split.number, partial)
+        costs.append((Cost({**first.terms, "sum of parts": total.us}), split))
+    return min(costs, key=lambda pair: pair[0].us)
+
+
+@variant(
+    "convolution_weight_gradient_channels_last", id="cuda.weight_gradient_wgmma.v1", configs=OF_WEIGHTS,
+    needs=("sm_90a",), family=weight_family,
+)  # fmt: skip
+class WeightGradientWgmma:
+    """Persistent blocks of consumer warpgroups and a producer, a tile of channels of y x columns at a time: channels of x at places of the kernel. Then the
+    sum of the splits, in order.
+
+    Parallel over tiles and splits of the windows. TMA loads 64 windows at a time, of dy as rows of a matrix and of x in its im2col mode; both are
+    MN-major for wgmma: f16 or bf16, sums in f32. Channels of x are padded to multiples of 64 on the way. Bytes: both operands once per tile
+    that uses them, of which the L2 cache has most; splits' sums, written and read. Limit: tensor cores.
+    """
+
+    def accepts(region: RegionSpec, config: WgmmaTiling) -> Checks:
+        yield at_most("blocks", 64 * clusters(config, weight_product(region)), MOST_BLOCKS)
+
+    def cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
+        return best_split(config, region, device)[0]
+
+    def workspace(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> int:
+        p = read(region)
+        return f32.itemsize * best_split(config, region, device)[1].number * p.o * padded_n(p)
+
+    def build(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> list[Launch]:
+        p, split = read(region), best_split(config, region, device)[1]
+        n = padded_n(p)
+        pitches = cdiv(p.c, ATOM) * ATOM, n, p.o * n
+        return [launch_weight(config, region, device, split), sum_launch(region, split.number, pitches)]
+
+
+def launch_weight(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec, split: KSplit) -> Launch:
+    """The partial sums of dw, of these splits."""
+    from .producer import windows_by_rows
+
+    p, of, (x_at, dy_at) = read(region), weight_product(region), pointers(region)
+    axes, tile = windows.axes_of(p.windows, p.sizes), k_tile(p.dtype)
+    rows = TensorMap(dy_at, p.dtype, (p.o, p.rows), p.o * p.dtype.itemsize, (ATOM, tile))
+    maps = rows, windows.window_map(x_at, p.x, axes, (ATOM, tile))
+    sizes = p.o, padded_n(p), p.rows, split.k, *windows.geometry(axes, cdiv(p.c, ATOM))
+    operands = GemmOperands(maps, (False, ()), (False, ()), producing=windows_by_rows)
+    results = GemmResults(split_k.raw(of, 2), split_k.PARTIAL, split_k.UNSCALED)
+    tiles, name = clusters(tiling, of) * split.number, "weight_gradient_wgmma"
+    return gemm_wgmma.launch(tiling, device, operands, results, sizes, tiles, name=name)
