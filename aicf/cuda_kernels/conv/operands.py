@@ -179,10 +179,10 @@ def undilated(of: Windows) -> Reject | None:
 def within_reach(axes: Iterable[WindowAxis]) -> Checks:
     """What TMA's im2col mode can walk."""
     axes = tuple(axes)
-    yield at_least("least extent of an axis", min(a.size for a in axes), 1)
     yield at_most("stride", max(a.step for a in axes), STEP)
     spans = ((a.places - 1) * a.apart for a in axes)
     yield at_most("elements from a window's first to its last", max(spans), FURTHEST)
     corners = [n for a in axes for n in (a.first, a.last)]
     most = max(max(n, -n - 1) for n in corners)
     yield at_most("padding", most, WindowMap.CORNERS[AXES] - 1)
+    yield at_least("least extent of an axis", min(a.size for a in axes), 1)
