@@ -60,9 +60,9 @@ def _checks(region: RegionSpec) -> Checks:
     yield at_least("classes", LossOperands(region).classes, 1)
 
 
-def _chunk(count: int, others: int, unit: int) -> int:
-    """How many of `count` rows or classes are in a chunk, with all of the others."""
-    return max(1, min(count, max(LOGITS // max(others, 1) // unit, 1) * unit))
+def chunk(count: int, each: int, most: int, unit: int) -> int:
+    """How many of `count` rows or classes, of so much each, are in a chunk: whole units."""
+    return max(1, min(count, max(most // max(each, 1) // unit, 1) * unit))
 
 
 def chunks_of(count: int, step: int) -> Iterator[tuple[int, int]]:
@@ -82,7 +82,7 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
 
     loss, attrs, chain = LossOperands(region), region.attrs, Chain(device)
     x, labels, labels_at, rows = loss.x, loss.labels, loss.at["labels"], loss.rows
-    number, step = dense((rows,), f32), _chunk(rows, loss.classes, ROWS)
+    number, step = dense((rows,), f32), chunk(rows, loss.classes, LOGITS, ROWS)
     logits_at = chain.reserve(dense((step, loss.classes), f32))
     found = [chain.reserve(number) for _ in range(3)]
     how = {"trans_b": True, "out_dtype": f32, "precision": attrs["precision"]}
@@ -244,7 +244,7 @@ def _gradients(region: RegionSpec, device: DeviceSpec) -> Chain:
     loss = LossOperands(region)
     rows, classes = loss.rows, loss.classes
     by_rows = rows > classes
-    step = _chunk(rows, classes, ROWS) if by_rows else _chunk(classes, rows, CLASSES)
+    step = chunk(rows, classes, LOGITS, ROWS) if by_rows else chunk(classes, rows, LOGITS, CLASSES)
     return _Gradients(region, device, by_rows, step).chain
 
 

@@ -51,10 +51,8 @@ def gemv(
     small_tile = SmallTile(share, staging)
     small_first, small_to, store_small = small_tile.first(), small_tile.to(), small_tile.store()
     load_small = runs(small_dtype, small_tile.loads, staging.width, place(small_tile.step()))
-    wide_neighbours, small_neighbours = (
-        k_major and width > 1,
-        staging.width > 1,
-    )  # their steps along k are one
+    # whether steps along k are one
+    wide_neighbours, small_neighbours = k_major and width > 1, staging.width > 1
     multiply = multiply_runs(wide_dtype, share.loads, width, accumulators, *products(share))
     keep = put_runs(accumulators, 1, threads, 1)
     write = writer(per_block, few, threads, rows, _adder(share), epilogue)

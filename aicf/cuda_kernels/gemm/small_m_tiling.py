@@ -8,11 +8,8 @@ from functools import cached_property
 from ...registry.variant import cdiv
 from ..maps.elementwise import THREADS
 
-FEW, MMA_FEW, WARPS_FEW = (
-    16,
-    64,
-    4,
-)  # lines of the small operand, at most: on CUDA cores, on tensor cores, by warps
+# Lines of the small operand, at most: on CUDA cores, on tensor cores, by warps
+FEW, MMA_FEW, WARPS_FEW = 16, 64, 4
 WARP = 32
 # steps along k at once, at most, where lanes walk lines and where they walk k: each load has a place to remember
 PLACES = 8, 4

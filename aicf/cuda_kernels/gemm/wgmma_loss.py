@@ -26,7 +26,7 @@ from ..chain import Chain, Place, dense, moved, of_chain, part, region_of
 from ..hopper.units import ATOM
 from ..maps.elementwise import THREADS
 from . import problem, wgmma, wgmma_cost
-from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunks_of
+from .linear_loss import CLASSES, GradientChain, GradientChunk, LossOperands, chunk, chunks_of
 from .linear_loss import ROWS as ROW_UNIT
 from .operands.tma import from_shared, operands_of
 from .schedule.persistent import clusters, mn_extents
@@ -158,11 +158,6 @@ def _joining(device: DeviceSpec, rows: int, tiles: int, statistics: int, blocks:
         device, bytes=nbytes * statistics + 24 * rows, cached=nbytes, blocks=blocks, blocks_per_sm=4,
         chain=2 * cdiv(tiles, warps) * CACHE_TRIP_US,
     )  # fmt: skip
-
-
-def chunk(count: int, each: int, most: int, unit: int) -> int:
-    """How many of `count` rows, of so many bytes each, are in a chunk: whole units."""
-    return max(1, min(count, max(most // max(each, 1) // unit, 1) * unit))
 
 
 class HopperGradients(GradientChain):
