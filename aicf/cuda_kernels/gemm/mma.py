@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from ...device.spec import DeviceSpec
@@ -22,21 +23,16 @@ exact, tf32, tf32x3 = Precision.exact, Precision.tf32, Precision.tf32x3
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
 FEW = 32  # accumulators of a thread: with more, there are no registers for numbers on their way
-CEILING = {
-    8: 0.9,
-    9: 0.65,
-}  # of the tensor cores' rate, that mma.sync reaches, by architecture; published figures
-CEILING_LATER = 0.3  # guess
+# Of the tensor cores' rate, that mma.sync reaches, by architecture: published figures, and a guess
+CEILING, CEILING_LATER = {8: 0.9, 9: 0.65}, 0.3
 # What follows was measured on an H200.
 START_US = 0.8  # until the first K-tiles' loads are issued, and from the last one to the results
 STEP_US = 0.1  # between K-tiles: a barrier, and fragments on their way from shared memory
 COPIED_TRIP_US = 0.06  # of a K-tile's trip, what is not hidden, for each of those in flight
-REGISTER_STAGED_US = (
-    0.55  # a K-tile, of numbers that go through registers: nobody else's arithmetic hides their trip
-)
-COPY_US = (
-    0.0016  # of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
-)
+# A K-tile, of numbers that go through registers: nobody else's arithmetic hides their trip
+REGISTER_STAGED_US = 0.55
+# Of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
+COPY_US = 0.0016
 REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes through registers
 
 
@@ -53,6 +49,7 @@ class MmaOperand:
     width: int
 
 
+@lru_cache(maxsize=256)
 def operands(region: RegionSpec) -> tuple[MmaOperand, MmaOperand]:
     a, b = problem.operands(region)
     return _operand(a), _operand(b)
@@ -113,11 +110,8 @@ def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     copies = 0.0
     staged_us = REGISTER_STAGED_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
     for operand, mn_extent in zip(operands(region), (tiling.m, tiling.n)):
-        nbytes, each = (
-            mn_extent * tiling.tile_k * itemsize / 32,
-            REGISTER_STAGED_COPIES if operand.width < NARROWEST else 1,
-        )
-        copies += nbytes * (each / operand.width - 1 / WIDEST)
+        each = REGISTER_STAGED_COPIES if operand.width < NARROWEST else 1
+        copies += mn_extent * tiling.tile_k * itemsize / 32 * (each / operand.width - 1 / WIDEST)
     if copies and multiply:
         efficiency *= multiply / (multiply + copies * COPY_US)
     finish = finish_us(region, tiling.m * tiling.n)

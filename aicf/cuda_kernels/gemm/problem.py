@@ -55,6 +55,7 @@ class GemmOperand(NamedTuple):
     batch: tuple[GemmAxis, ...]
 
 
+@lru_cache(maxsize=256)
 def operands(region: RegionSpec) -> tuple[GemmOperand, GemmOperand]:
     """a and b."""
     p, _ = read(region)
