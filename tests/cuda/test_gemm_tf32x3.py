@@ -18,7 +18,7 @@ from wgmma_cases import H200, TRANSPOSES, assert_refused, named, product, residu
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import copied, problem, wgmma_tiling
 from aicf.cuda_kernels.gemm.operands import pack
-from aicf.cuda_kernels.gemm.wgmma_mainloop import accumulators_of
+from aicf.cuda_kernels.gemm.wgmma_body import accumulators_of
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
 

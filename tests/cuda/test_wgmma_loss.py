@@ -33,7 +33,12 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.compile import signature_of
 from aicf.cuda_kernels.gemm import linear_loss as linear_loss_chunks
 from aicf.cuda_kernels.gemm import simt, wgmma_loss
-from aicf.cuda_kernels.gemm.wgmma_loss_body import LogitsGradient, RowStatistics
+from aicf.cuda_kernels.gemm.wgmma_loss_body import (
+    LogitsGradient,
+    RowStatistics,
+    statistics_of_rows,
+    store_gradient,
+)
 from aicf.cuda_kernels.gemm.wgmma_results import GemmResults
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.device.spec import preset
@@ -212,7 +217,9 @@ def test_what_has_no_loss(only, t, impossible):
 def statistics(t: WgmmaTiling, dtype, summed: bool, k: int = 1000) -> tuple[Launch, RegionSpec]:
     r, w = linear_loss(1000, 1001, k, dtype, i32 if summed else i64), Work(0, f32)
     logits = wgmma_loss.logits_of(*r.operands[:2])
-    results = GemmResults(RowStatistics.of(dtype, summed), (In(2), w, w, w, w), ())
+    results = GemmResults(
+        RowStatistics.of(dtype, summed), (In(2), w, w, w, w), (), storing=statistics_of_rows
+    )
     return wgmma_loss.logits_launch(t, logits, H200, (In(0), In(1)), results), r
 
 
@@ -220,7 +227,9 @@ def gradient(t: WgmmaTiling, dtype, summed: bool = False, k: int = 1000) -> tupl
     r, w = linear_loss_grad(1000, 1001, k, dtype), Work(0, f32)
     logits = wgmma_loss.logits_of(*r.operands[1:3])
     box = TensorMap(w, dtype, (1001, 1000), 2048, (64, 64))
-    results = GemmResults(LogitsGradient.of(dtype), (w, Work(0, i32)), (), staged=1, maps=(box,))
+    results = GemmResults(
+        LogitsGradient.of(dtype), (w, Work(0, i32)), (), 1, maps=(box,), storing=store_gradient
+    )
     return wgmma_loss.logits_launch(t, logits, H200, (In(1), In(2)), results, (0,)), r
 
 

@@ -30,7 +30,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm import wgmma_tiling
 from aicf.cuda_kernels.gemm.schedule import persistent
-from aicf.cuda_kernels.gemm.wgmma_scheduler import counter_of, placer_of
+from aicf.cuda_kernels.gemm.wgmma_body import counter_of, placer_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.rows import RegionSpec
 from aicf.types import DType, f16, f32

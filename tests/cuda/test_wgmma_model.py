@@ -29,7 +29,6 @@ from wgmma_cases import (
 
 from aicf.cuda_kernels.dsl import device
 from aicf.cuda_kernels.gemm import wgmma_body as body
-from aicf.cuda_kernels.gemm import wgmma_mainloop as wgmma_sums
 from aicf.cuda_kernels.gemm.wgmma_tiling import WgmmaTiling
 from aicf.cuda_kernels.hopper import mainloop
 from aicf.cuda_kernels.ptx.wgmma import layout_bits
@@ -146,7 +145,7 @@ def test_long_sums_of_bytes_are_kept_in_f32(monkeypatch):
         return float(np.abs(out / want - 1).max())
 
     assert error() < 2**-13
-    monkeypatch.setattr(wgmma_sums, "promotes", lambda dtype: False)
+    monkeypatch.setattr(body, "promotes", lambda dtype: False)
     assert error() > 2**-11
     body.wgmma.cache_clear()
 

@@ -39,7 +39,7 @@ from wgmma_cases import (
 
 from aicf.cuda_kernels.gemm import problem
 from aicf.cuda_kernels.gemm.schedule import stream_k as wgmma_stream
-from aicf.cuda_kernels.gemm.wgmma_scheduler import coords_of
+from aicf.cuda_kernels.gemm.wgmma_body import coords_of
 from aicf.cuda_kernels.gemm.wgmma_tiling import STREAM, WgmmaTiling
 from aicf.cuda_kernels.hopper.stream_k import TOKEN, work_units
 from aicf.types import bf16, f16

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..dsl import device, int32, uint32
 from ..gemm.epilogue import Epilogue
-from ..gemm.wgmma_scheduler import placer_of, work_tiles_of
+from ..gemm.wgmma_body import placer_of, work_tiles_of
 from ..gemm.wgmma_tiling import WgmmaTiling, k_tile
 from ..hopper.copies import bringer
 from ..hopper.ring import advancer

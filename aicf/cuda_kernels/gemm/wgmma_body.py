@@ -19,14 +19,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ...types import f8e4m3, f8e5m2, f32, i8, u8
 from ..dsl import cuda, device, int32, uint32
+from ..hopper import scheduler, stream_k
+from ..hopper.accumulators import Accumulators, accumulated, promoted
 from ..hopper.cluster import cluster_sync, divider, exchange_barriers, gatherer
 from ..hopper.copies import Order, bringer, chosen_box, narrow_box
-from ..hopper.mainloop import Mainloop
+from ..hopper.mainloop import Mainloop, Stages, from_registers, from_shared
 from ..hopper.opening import opening
 from ..hopper.ring import advancer, skipper
 from ..hopper.roles import ordered_barrier, registers
-from ..hopper.scheduler import lengths, over
+from ..hopper.scheduler import BatchCoords, WorkTiles, lengths, over
 from ..hopper.stream_k import fixup
 from ..hopper.units import SWIZZLE_BYTES, WARPGROUP, WARPS
 from ..ptx import (
@@ -41,10 +44,11 @@ from ..ptx import (
 )
 from .epilogue import Epilogue
 from .operands.registers_body import rs_results
-from .wgmma_loss_body import results_of
-from .wgmma_mainloop import mainloop_of
-from .wgmma_scheduler import coords_of, counter_of, placer_of, work_tiles_of
-from .wgmma_tiling import WgmmaTiling, k_tile
+from .wgmma_lines import lines_of_results
+from .wgmma_store import boxes_of_results, runs_of_results
+from .wgmma_tiling import WgmmaTiling, k_tile, promotes
+
+KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2", i8: "s8", u8: "u8"}  # that wgmma multiplies elements as
 
 
 @functools.cache
@@ -92,8 +96,12 @@ def wgmma(
         results = storing(tiling, epilogue)
     elif register_operand:
         results = rs_results(tiling, epilogue, register_operand == "b")
+    elif lines:
+        results = lines_of_results(tiling, epilogue, staged)
+    elif staged:
+        results = boxes_of_results(tiling, epilogue, staged, tma_sources)
     else:
-        results = results_of(tiling, epilogue, staged, tma_sources, lines)
+        results = runs_of_results(tiling, epilogue)
     consume = consumer(tiling, epilogue, mainloop, results, staged)
     swap_ab = device(
         (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if register_operand == "b" else (lambda sizes: sizes)
@@ -153,6 +161,51 @@ def barriers_of(tiling: WgmmaTiling, staged: int, tma_sources: bool, register_op
         fence()
 
     return device(make)
+
+
+# --- parts of the kernel, by its tiling and its epilogue ------------------------------------------------------------------
+
+
+def coords_of(epilogue: Epilogue) -> BatchCoords:
+    return scheduler.batch_coords(epilogue.batch, k_tile(epilogue.dtype) if epilogue.split else 0)
+
+
+def work_tiles_of(tiling: WgmmaTiling, epilogue: Epilogue) -> WorkTiles:
+    coords = coords_of(epilogue)
+    return stream_k.work_units(coords) if tiling.stream else scheduler.tiles_in_turn(coords)
+
+
+def placer_of(tiling: WgmmaTiling, batched: bool) -> Any:
+    return scheduler.placer(tiling.group_m, tiling.n, batched, tiling.narrow_n)
+
+
+def counter_of(tiling: WgmmaTiling) -> Any:
+    return scheduler.counter(tiling.n, tiling.narrow_n, tiling.narrow_group)
+
+
+def mainloop_of(
+    tiling: WgmmaTiling,
+    epilogue: Epilogue,
+    a_k_major: bool,
+    b_k_major: bool,
+    staged: int,
+    register_operand: bool,
+) -> Mainloop:
+    stages = Stages(tiling.stages(staged), tiling.stage_bytes, tiling.a_bytes, tiling.own_bytes)
+    if register_operand:
+        assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread has two rows"
+        return from_registers(stages, tiling.n)
+    accumulators = accumulators_of(tiling, epilogue, a_k_major, b_k_major)
+    return from_shared(stages, accumulators, a_k_major, b_k_major, tiling.cluster, tiling.cluster_split)
+
+
+def accumulators_of(
+    tiling: WgmmaTiling, epilogue: Epilogue, a_k_major: bool, b_k_major: bool
+) -> Accumulators:
+    both = tuple(KINDS.get(dtype, dtype.name) for dtype in (epilogue.dtype, epilogue.b_dtype))
+    if tiling.promoted or promotes(epilogue.dtype):
+        return promoted(both, tiling.n, tiling.row_blocks, a_k_major, b_k_major)
+    return accumulated(both, tiling.n, tiling.row_blocks, a_k_major, b_k_major, tiling.narrow_n)
 
 
 # --- the producer -----------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
     """Chunks of rows, as many as statistics have room for: the GEMM, and what puts them together."""
     from .linear_loss_body import ROWS as JOINED
     from .linear_loss_body import TILE_WARPS, finish_tiles
-    from .wgmma_loss_body import RowStatistics
+    from .wgmma_loss_body import RowStatistics, statistics_of_rows
 
     loss, attrs, chain = LossOperands(region), region.attrs, Chain(device)
     x, weight, labels, rows, classes = loss.x, loss.weight, loss.labels, loss.rows, loss.classes
@@ -136,7 +136,12 @@ def _losses(region: RegionSpec, device: DeviceSpec) -> Chain:
         tiling, cost = tilings[count]
         given = moved(loss.at["labels"], labels, first)
         shifts, totals, sums = (*found, found[0])[:3]
-        statistics = GemmResults(RowStatistics.of(x.dtype, summed), (given, shifts, totals, picked, sums), ())
+        statistics = GemmResults(
+            RowStatistics.of(x.dtype, summed),
+            (given, shifts, totals, picked, sums),
+            (),
+            storing=statistics_of_rows,
+        )
         ins = moved(loss.at["x"], x, first), loss.at["weight"]
         launch = logits_launch(tiling, logits, device, ins, statistics)
         chain.launch(launch, cost)
@@ -184,14 +189,14 @@ class HopperGradients(GradientChain):
     def differentiate(
         self, c: GradientChunk, parts: tuple[TensorDesc, TensorDesc], places: tuple[Place, Place]
     ) -> None:
-        from .wgmma_loss_body import LogitsGradient
+        from .wgmma_loss_body import LogitsGradient, store_gradient
 
         logits, device, dtype = logits_of(*parts), self.chain.device, self.x.dtype
         tiling, cost = gradients_tiling(logits, device)
         pitch = self.pitch_of(c.classes) * dtype.itemsize
         box = TensorMap(self.g_at, dtype, (c.classes, c.rows), pitch, (ATOM, 64))
         operands = moved(self.numbers_at, self.numbers, c.row), moved(self.own_at, self.own, c.row)
-        results = GemmResults(LogitsGradient.of(dtype), operands, (), staged=1, maps=(box,))
+        results = GemmResults(LogitsGradient.of(dtype), operands, (), 1, maps=(box,), storing=store_gradient)
         launch = logits_launch(tiling, logits, device, places, results, (c.first,))
         self.chain.launch(launch, cost)
 

@@ -24,8 +24,7 @@ from ..tiles.layout import Layout
 from ..tiles.register_tile import accumulate_rows, join_rows, map_tile
 from ..tiles.tile import each, get_run
 from .epilogue import Epilogue
-from .wgmma_lines import lines_of_results
-from .wgmma_store import SUBTILE, Filling, boxes_of_results, runs_of_results
+from .wgmma_store import SUBTILE, Filling, boxes_of_results
 from .wgmma_tiling import WgmmaTiling
 
 LOG2E = np.float32(math.log2(math.e))
@@ -60,21 +59,11 @@ class LogitsGradient(Epilogue):
         return cls(LOGITS, dtype, dtype, None, (), (dtype,), scaled=False)
 
 
-def results_of(
-    tiling: WgmmaTiling, epilogue: Epilogue, staged: int, tma_sources: tuple[int, ...], lines: bool = False
-) -> tuple[Any, Any, Any]:
-    """(`ask`, `write`, `done`), as wgmma_store.py has them, by what the epilogue is. lines: see wgmma_lines.py."""
-    if isinstance(epilogue, RowStatistics):
-        return statistics_of_rows(tiling, epilogue)
-    if isinstance(epilogue, LogitsGradient):
-        nothing = device(lambda tile_coord, member, n, operands: ())
-        filling = Filling(SUBTILE, gradient_matrices(epilogue.dtype), nothing, 0, False)
-        return boxes_of_results(tiling, epilogue, staged, (), filling)
-    if lines:
-        return lines_of_results(tiling, epilogue, staged)
-    if staged:
-        return boxes_of_results(tiling, epilogue, staged, tma_sources)
-    return runs_of_results(tiling, epilogue)
+def store_gradient(tiling: WgmmaTiling, epilogue: LogitsGradient) -> tuple[Any, Any, Any]:
+    """(`ask`, `write`, `done`), as wgmma_store.py has them: in boxes."""
+    nothing = device(lambda tile_coord, member, n, operands: ())
+    filling = Filling(SUBTILE, gradient_matrices(epilogue.dtype), nothing, 0, False)
+    return boxes_of_results(tiling, epilogue, 1, (), filling)
 
 
 def each_row(count: int, rows: tuple[int, ...], fn: Callable[..., None]) -> Any:
