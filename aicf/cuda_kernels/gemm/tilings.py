@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, one_launch, roofline
@@ -36,7 +37,6 @@ class SimtTile:
     step: int
     efficiency: float
     blocks_per_sm: int
-    rate: str = "f32"
     split: bool = False
 
     def __str__(self) -> str:
@@ -65,30 +65,32 @@ class SimtTile:
 
     def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
         """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""
-        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6
+        speed = device.tflops.get("f32", 0.0) * self.efficiency * 1e6
         return 2.0 * grid(gemm, self.m, self.n)[0] * self.m * self.n * gemm.k / speed if speed else 0.0
 
     def product_cost(
         self, gemm: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
     ) -> Cost:
-        """Whole tiles of flops; operands once from memory and once per tile from the cache; a barrier per step.
-
-        A K-tile that arrives later than the arithmetic of the one before it is done is waited for, unless other blocks of
-        the multiprocessor have work. nbytes: through device memory; useful: flops that are no padding.
-        """
+        """Whole tiles of flops; operands once from memory and once per tile from the cache. nbytes: through device memory; useful: flops that
+        are no padding; finish: of a block's results."""
         (blocks,) = grid(gemm, self.m, self.n)
-        padded, k_extent = 2.0 * blocks * self.m * self.n * gemm.k, max(1, gemm.k)
-        k_bytes = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
-        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
+        speed = device.tflops.get("f32", 0.0) * self.efficiency * 1e6 / device.sms
         # rows and columns of operands, once for each tile
         reads = gemm.count * (cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n)
+        return roofline(
+            device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm.k, useful=useful, efficiency=self.efficiency,
+            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
+            cached=float(reads * gemm.k * gemm.dtype.itemsize), **self.waits(gemm, speed, finish),
+        )  # fmt: skip
+
+    def waits(self, gemm: Sizes, speed: float, finish: float) -> dict[str, Any]:
+        """Terms of one block, of so many flops a microsecond. A K-tile that arrives later than the arithmetic of the one before it is done is
+        waited for, unless other blocks of the multiprocessor have work."""
+        k_bytes = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
         multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
         arrive = CACHE_TRIP_US + k_bytes * self.step / L2_PER_SM * 1e-3
-        return roofline(
-            device, bytes=nbytes, flops=padded, useful=useful, rate=self.rate, efficiency=self.efficiency,
-            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm, cached=float(reads * gemm.k * gemm.dtype.itemsize),
-            chain=cdiv(k_extent, self.step) * (STEP_US + max(0.0, arrive - multiply)), finish=finish,
-        )  # fmt: skip
+        steps = cdiv(max(1, gemm.k), self.step)
+        return {"chain": steps * (STEP_US + max(0.0, arrive - multiply)), "finish": finish}
 
 
 def finish_us(region: RegionSpec, elements: int) -> float:
@@ -122,30 +124,18 @@ class FmaTiling(SimtTile):
     warp_groups: int = 1
 
     def __str__(self) -> str:
-        return (
-            f"{self.m}x{self.n}"
-            + f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
-            + "_split" * self.split
-        )
+        sliced = f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
+        return f"{self.m}x{self.n}{sliced}" + "_split" * self.split
 
     def waited_us(self, k: int, finish: float) -> float:
         """K-tiles are there in time."""
         return START_US
 
-    def product_cost(
-        self, gemm_: Sizes, nbytes: float, device: DeviceSpec, useful: float, finish: float
-    ) -> Cost:
-        """As a Tile's; but K-tiles are there in time."""
-        (blocks,) = problem.grid(gemm_, self.m, self.n)
-        speed = device.tflops.get(self.rate, 0.0) * self.efficiency * 1e6 / device.sms
-        multiply = 2.0 * self.m * self.n * gemm_.k / speed if speed else 0.0
-        reads = gemm_.count * (cdiv(gemm_.n, self.n) * gemm_.m + cdiv(gemm_.m, self.m) * gemm_.n)
-        return roofline(
-            device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm_.k, useful=useful, efficiency=self.efficiency,
-            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
-            cached=float(reads * gemm_.k * f32.itemsize), finish=finish + GROUP_SUM_US * (self.warp_groups > 1), in_step=True,
-            chain=START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1),
-        )  # fmt: skip
+    def waits(self, gemm: Sizes, speed: float, finish: float) -> dict[str, Any]:
+        """K-tiles are there in time."""
+        multiply = 2.0 * self.m * self.n * gemm.k / speed if speed else 0.0
+        chain = START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1)
+        return {"chain": chain, "finish": finish + GROUP_SUM_US * (self.warp_groups > 1), "in_step": True}
 
     @property
     def warps_m(self) -> int:
