@@ -7,6 +7,7 @@ import dis
 import inspect
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -58,6 +59,7 @@ def unknown_names(function: Any, seen: set[CodeType] | None = None) -> Iterator[
     """(code, line, name) of each name that a kernel's body, or a function it calls, reads and that is nowhere: a NameError of
     the compiler's, which does not say where."""
     seen = set() if seen is None else seen
+    function = function.func if isinstance(function, partial) else function
     if not isinstance(function, FunctionType):
         fields = getattr(type(function), "__dataclass_fields__", ())
         parts = function.args if "factory" in fields else ()  # deferred: what it will be made of

@@ -14,6 +14,7 @@ ANSWERS = {
     "viable": "a Reject or None, yielded for each condition",
     "cost": "a Cost, such as roofline(...) makes",
     "workspace": "bytes, an int",
+    "least": "microseconds, a float",
 }
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import TypeVar
 
 from ..device.spec import DeviceSpec
 from ..errors import MissingKernelError, NoKernelError, RegistryError
@@ -95,6 +96,19 @@ class OpKey:
         )
 
 
+def _again(known: KernelVariant, new: KernelVariant) -> bool:
+    """Whether both are of one class of a script or notebook, before and after its lines were run again."""
+    if known.kernel != new.kernel or not known.module == new.module == MAIN:
+        return False
+    old, again = (getattr(v.build, "func", v.build) for v in (known, new))
+    names = {getattr(f, "__qualname__", None) for f in (old, again)}
+    compiled = getattr(old, "__code__", None) is not getattr(
+        again, "__code__", None
+    )  # anew, and not a call of one function
+    return len(names) == 1 and compiled
+
+
+_Added = TypeVar("_Added", KernelVariant, Kernel)
 _LOADING = threading.RLock()  # a thread waits for what another loads
 
 
@@ -114,14 +128,33 @@ class KernelRegistry:
         for variant in variants:
             self.add(variant)
 
-    def add(self, variant: KernelVariant) -> KernelVariant:
-        """Register a variant; RegistryError if another has its id."""
-        self._load(variant.device)
-        self._insert(variant)
+    def add(self, variant: _Added) -> _Added:
+        """Register a variant, or a kernel in all of its configs; RegistryError if another has its id, and nothing is registered then.
+
+        A cell of a notebook that is run again replaces its kernel: configs that it no longer lists are gone.
+        """
+        if not isinstance(variant, KernelVariant | Kernel):
+            raise RegistryError(
+                "what is added is no kernel", got=repr(variant)[:200],
+                hint="@variant(...) above a class makes one; docs/add-an-op.md shows how",
+            )  # fmt: skip
+        added = tuple(variant) if isinstance(variant, Kernel) else (variant,)
+        for v in added:
+            self._load(v.device)
+            self._check_free(v)
+        if isinstance(variant, Kernel) or not variant.config:
+            for v in [v for v in self._by_id.values() if _again(v, added[0])]:
+                del self._by_id[v.id]
+        for v in added:
+            self._by_id[v.id] = v
         self._changed()
         return variant
 
     def _insert(self, variant: KernelVariant) -> None:
+        self._check_free(variant)
+        self._by_id[variant.id] = variant
+
+    def _check_free(self, variant: KernelVariant) -> None:
         known = self._by_id.get(variant.id)
         again = known is not None and known.module == variant.module == MAIN
         if known is not None and known is not variant and not again:
@@ -129,7 +162,6 @@ class KernelRegistry:
                 f"kernel id {variant.id!r} is taken by {known.origin}",
                 hint="raise the version: ids are never reused",
             )
-        self._by_id[variant.id] = variant
 
     def _changed(self) -> None:
         self._by_op.clear()
@@ -166,9 +198,10 @@ class KernelRegistry:
                     del self._deferred[kind]
 
     def remove(self, id: str) -> None:
-        """Forget a variant; nothing if none has this id."""
+        """Forget a variant, or a kernel in all of its configs; nothing if none has this id."""
         self._load()
-        self._by_id.pop(id, None)
+        for v in [v for v in self._by_id.values() if id in (v.id, v.kernel)]:
+            del self._by_id[v.id]
         self._changed()
 
     def variants(self, op: OpKind | str) -> tuple[KernelVariant, ...]:
@@ -186,6 +219,11 @@ class KernelRegistry:
                 self._load()
             return self._by_id[id if id in self._by_id else current(id)]
         except KeyError:
+            if configs := [v.config for v in self if v.kernel == id]:
+                raise MissingKernelError(
+                    f"kernel {id!r} has several configs", expected=f"one of them, such as {f'{id}[{configs[0]}]'!r}",
+                    hint="registry.kernel(id) has them all",
+                ) from None  # fmt: skip
             raise MissingKernelError(
                 f"no kernel {id!r} is registered",
                 expected="a variant that `aicf info` lists",
@@ -196,8 +234,9 @@ class KernelRegistry:
         """The kernel of an id without a config, such as `cuda.gemm_wgmma.v1`; MissingKernelError if there is none."""
         found = next((k for k in kernels_of(self) if k.id == id), None)
         if found is None:
+            hint = "registry.by_id(id) finds a variant by the id with its config" if "[" in id else None
             raise MissingKernelError(
-                f"no kernel {id!r} is registered", expected="a kernel that `aicf info` lists"
+                f"no kernel {id!r} is registered", expected="a kernel that `aicf info` lists", hint=hint
             )
         return found
 

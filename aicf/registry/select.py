@@ -182,7 +182,12 @@ class Selector:
             return 0.0  # measured times keep to no bound, and what is to be measured has to be asked
         bits = self.index.begins(schema_of(region.kind))
         floors = self.index.floors(bits & self.index.accepting(structure(region), len(region.ops)))
-        return min([floor(region, self.device) for floor in floors], default=0.0)
+        try:
+            return min([floor(region, self.device) for floor in floors], default=0.0)
+        except Exception:
+            for variant in self.index.members(bits):
+                variant.floor(region, self.device)  # the one that fails says so
+            raise
 
     def _may_take(self, region: RegionSpec) -> Bits:
         bits = self.index.begins(schema_of(region.kind)) & self.index.living_with(region)
@@ -208,7 +213,7 @@ class Selector:
     def _hopeless(self, variant: KernelVariant, region: RegionSpec, best: Candidate) -> bool:
         if variant.least is None or self.tuning:
             return False
-        return variant.least(region, self.device) > best.us * (1 + TIE)
+        return variant.floor(region, self.device) > best.us * (1 + TIE)
 
     def _rank(self, region: RegionSpec, bits: Bits) -> tuple[Candidate, ...]:
         """Those of these variants that take the region, best first."""

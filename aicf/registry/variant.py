@@ -11,13 +11,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import ModuleType
 from typing import Any
 
 from ..device.spec import DeviceSpec
 from ..errors import AicfError, Immovable, RegistryError
-from ..ops.whose_line import definition
 from ..rows import RegionSpec
 from ..rows.reject import Reject
 from ..rows.structure import prefixes, structure
@@ -39,6 +37,7 @@ from .checks import (
     unmasked,
 )
 from .cost import Cost
+from .declared import ASKED, answer, functions_of, named_configs, with_value
 from .failures import unanswered
 from .launch import (
     Arg,
@@ -57,12 +56,6 @@ from .launch import (
 )
 
 Floor = Callable[[RegionSpec, DeviceSpec], float]
-
-# Parameters of each function of a variant's class; of a kernel with several configs, `config` may follow them.
-ASKED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("accepts", "viable"), ("region",)),
-    **dict.fromkeys(("cost", "build", "workspace", "least"), ("region", "device")),
-}
 
 # Fields of KernelVariant that `variant` takes as they are.
 FLAGS = {"masked", "strided", "needs", "priority", "capture_safe", "deterministic", "chained", "family"}
@@ -114,7 +107,9 @@ class KernelVariant(Immovable):
     chained: bool = True
     origin: str = "aicf"
     doc: str = ""
-    settings: Any = None
+    settings: Any = field(
+        default=None, compare=False
+    )  # of any type; `id` and the functions tell variants apart
 
     def __repr__(self) -> str:
         return f"<kernel {self.id}>"
@@ -188,6 +183,19 @@ class KernelVariant(Immovable):
             raise
         except Exception as error:
             raise unanswered(self.id, "cost", region, error, self.cost) from error
+
+    def floor(self, region: RegionSpec, device: DeviceSpec) -> float:
+        """What `least` says of a region, 0 if there is none; KernelError if that is no time."""
+        if self.least is None:
+            return 0.0
+        try:
+            if math.isnan(us := self.least(region, device)):
+                raise ValueError(f"it returned {us!r}")
+            return us
+        except AicfError:
+            raise
+        except Exception as error:
+            raise unanswered(self.id, "least", region, error, self.least) from error
 
     def score(self, region: RegionSpec, device: DeviceSpec) -> float:
         """Negative if unsupported; else runs per second, as predicted: the higher the better."""
@@ -305,8 +313,6 @@ def _variants(value: Any) -> Iterator[KernelVariant]:
 
 # --- the decorator ----------------------------------------------------------------------------------------------------
 
-Names = Mapping[str, Any] | Iterable[Any]
-
 
 def variant(
     *kinds: str,
@@ -325,7 +331,7 @@ def variant(
     `takes` or a `viable`, a variant takes regions of one op only.
 
     configs  makes a `Kernel`, with a variant for each of these values, such as tilings: functions of the class with one more parameter,
-             `config`, get the value there. A value is named by `str`, or by its key in a mapping, with blanks for underscores
+             `config` or of any name but without a default, get the value there. A value is named by `str`, or by its key in a mapping, with blanks for underscores
     config   words that name one variant, whose kernel has other configs that are made elsewhere
     takes, alignment, shared  values, or with `configs` functions of one
     flags    `masked`, `strided`, `needs`, `priority`, `capture_safe`, `deterministic`, `chained`, `family`: see `KernelVariant`
@@ -335,72 +341,38 @@ def variant(
             f"variant {id} has {', '.join(sorted(unknown))}, which mean nothing here",
             expected=", ".join(sorted(FLAGS)),
         )
-    named: list[tuple[str, Any]]
-    if isinstance(configs, Mapping):
-        named = list(configs.items())
-    elif configs is not None:
-        named = [(str(value), value) for value in configs]
-    else:
-        named = [(" ".join(map(str, config)), None)]
-    ids = [f"{id}[{name.replace('_', ' ')}]" if name else id for name, _ in named]
+    several = configs is not None
+    if several and config:
+        raise RegistryError(
+            f"kernel {id} has both `config` and `configs`", hint="put the words into names of `configs`"
+        )
+    named = named_configs(id, configs) if several else [(" ".join(map(str, config)).replace("_", " "), None)]
+    ids = [f"{id}[{name}]" if name else id for name, _ in named]
     for made in ids:
-        if not _ID.match(made):
+        if not _ID.fullmatch(made):
             raise RegistryError(
                 f"kernel id {made!r} is malformed",
-                expected="device.name.vN, such as 'cuda.add_half2.v1', and words in brackets where a kernel has several configs",
-            )
-    if not ids or len(set(ids)) < len(ids):
-        raise RegistryError(
-            f"kernel {id} has {'two configs of one name' if ids else 'no configs'}", got=", ".join(ids)
-        )
+                expected="device.name.vN, such as 'cuda.add_half2.v1', and words of a to z and 0 to 9 in brackets where a kernel has several configs",
+                hint="name each: configs={'64 threads': 64}, or give their class a __str__" if several and _ID.fullmatch(id) else None,
+            )  # fmt: skip
+    if repeated := [made for n, made in enumerate(ids) if made in ids[:n]]:
+        raise RegistryError(f"kernel {id} has two configs of one name", got=", ".join(repeated))
 
     def make(cls: type) -> Any:
-        functions = _functions_of(cls, id, configs is not None)
+        functions = functions_of(cls, id, several)
         types = frozenset(dtypes or (DType if id.startswith("cpu.") else BASIC))
         made = tuple(
             KernelVariant(
                 each, kinds, each.split(".")[0], dtypes=types, doc=inspect.getdoc(cls) or "", settings=value,
-                takes=takes(value) if callable(takes) else takes,
-                alignment=alignment(value) if callable(alignment) else alignment,
-                shared=shared(value) if callable(shared) else shared,
-                **flags, **{name: _of_config(f, len(ASKED[name]), value) for name, f in functions.items()},
+                takes=answer(id, "takes", takes, several, value), alignment=answer(id, "alignment", alignment, several, value),
+                shared=answer(id, "shared", shared, several, value),
+                **flags, **{name: with_value(f, len(ASKED[name]), value) if several else f for name, f in functions.items()},
             )
             for each, (_, value) in zip(ids, named)
         )  # fmt: skip
-        return made[0] if configs is None else Kernel(id, made)
+        return Kernel(id, made) if several else made[0]
 
     return make
-
-
-def _functions_of(cls: type, id: str, has_configs: bool) -> dict[str, Any]:
-    """The functions of a variant's class; RegistryError if one is missing, unknown, or has other parameters than it is called with."""
-    functions = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
-    for name in ("accepts", "cost", "build"):
-        if name not in functions:
-            raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
-    if unknown := set(functions) - set(ASKED):
-        raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
-    for name, f in functions.items():
-        counts = len(ASKED[name]), len(ASKED[name]) + has_configs
-        if not any(_takes_positional(f, count) for count in counts):
-            raise RegistryError(
-                f"variant {id}: its `{name}` takes {f.__code__.co_argcount} arguments, {', '.join(f.__code__.co_varnames[: f.__code__.co_argcount])}",
-                expected=f"{name}({', '.join(ASKED[name])}{'[, config]' * has_configs}): a plain function, without self", where=definition(f),
-            )  # fmt: skip
-    return functions
-
-
-def _of_config(function: Any, count: int, value: Any) -> Any:
-    """A function of a variant's class, with the config as its last argument if it has a parameter for one."""
-    if value is None or function.__code__.co_argcount <= count:
-        return function
-    return partial(function, **{function.__code__.co_varnames[count]: value})
-
-
-def _takes_positional(function: Any, count: int) -> bool:
-    code, defaults = function.__code__, len(function.__defaults__ or ())
-    varied = bool(code.co_flags & inspect.CO_VARARGS)
-    return code.co_argcount - defaults <= count and (varied or count <= code.co_argcount)
 
 
 def cdiv(a: int, b: int) -> int:

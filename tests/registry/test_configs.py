@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -160,6 +161,114 @@ def test_mistakes_name_the_kernel(tiles, changed, message):
         kernel(tiles, **changed)
 
 
+def _by_name(region, device, *, config): ...
+def _of_an_object(self, region, device): ...
+def _in_another_order(region, config, device): ...
+
+
+@pytest.mark.parametrize("name", ["cost", "build", "workspace", "least"])
+@pytest.mark.parametrize("function", [_by_name, _of_an_object, _in_another_order])
+def test_functions_that_would_get_the_config_as_something_else_are_refused(name, function):
+    with pytest.raises(RegistryError, match=f"its `{name}` takes") as e:
+        kernel([Tile(3, 1.0)], **{name: function})
+    assert f"{name}(region, device[, config])" in str(e.value) and f"{__file__}:" in str(e.value)
+
+
+def test_a_parameter_with_a_default_is_not_the_config_unless_it_is_called_so():
+    def cost(region, device, us=7.0):
+        return Cost({"made up": us})
+
+    def build(region, device, config=None):
+        return HostCall(lambda operands, results: config)
+
+    (made,) = kernel([Tile(3, 1.0)], cost=cost, build=build)
+    assert made.cost(region(1), CPU).us == 7.0
+    assert made.build(region(1), CPU).function([], []) == Tile(3, 1.0)
+
+
+@pytest.mark.parametrize("value", [None, {"rows": 3}, [1, 2], np.zeros(3)])
+def test_a_config_is_any_value(value):
+    def build(region, device, config):
+        return HostCall(lambda operands, results: config)
+
+    made = kernel({1: value}, build=build, accepts=lambda region: iter(()))
+    assert made["1"].build(region(1), CPU).function([], []) is value
+    module = ModuleType("brings")
+    module.KERNEL, module.AGAIN = made, made.variants
+    registry = KernelRegistry()
+    registry.add_module(module, origin="acme")
+    assert [v.origin for v in registry] == ["acme"] and variant_digest(made["1"])
+
+
+@pytest.mark.parametrize(
+    "said, message",
+    [
+        ({"configs": "128x64"}, "`configs` can't be listed"),
+        ({"configs": 3}, "`configs` can't be listed"),
+        ({"configs": {"": 1, "a": 2}}, "a config without a name"),
+        ({"configs": [1], "config": ("a",)}, "both `config` and `configs`"),
+        ({"configs": [1], "takes": "map"}, "wrong `takes`"),
+        ({"configs": [1], "takes": lambda config: "map"}, "wrong `takes`"),
+        ({"configs": [1], "shared": lambda config: None}, "wrong `shared`"),
+        ({"configs": [1], "alignment": lambda config: config.bytes}, "its `alignment` failed for the config 1"),
+        ({"takes": lambda config: ("map",)}, "`takes` is a function, and there are no configs"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_configs_and_of_what_depends_on_them(said, message):
+    class Mine:
+        def accepts(region): ...
+        def cost(region, device): ...
+        def build(region, device): ...
+
+    with pytest.raises(RegistryError, match=message) as e:
+        variant("relu", id="cpu.mine.v1", **said)(Mine)
+    assert "cpu.mine.v1" in str(e.value)
+
+
+def test_a_registry_takes_and_forgets_a_kernel_in_all_of_its_configs():
+    made, registry = kernel([Tile(3, 1.0), Tile(40, 1.0)]), KernelRegistry()
+    assert registry.add(made) is made and [*registry] == [made["3 rows"], made["40 rows"]]
+    with pytest.raises(MissingKernelError, match="has several configs") as e:
+        registry.by_id(made.id)
+    assert "'cpu.mine.v1[3 rows]'" in str(e.value)
+    copy = registry.copy()
+    registry.remove(made.id)
+    assert not [*registry] and [*copy] == [*made]
+    registry.add(made["40 rows"])
+    with pytest.raises(RegistryError, match="is taken"):
+        registry.add(kernel([Tile(5, 1.0), Tile(40, 1.0)]))
+    assert [*registry] == [made["40 rows"]]  # nothing of what was refused
+    with pytest.raises(RegistryError, match="no kernel") as e:
+        registry.add(Tile)
+    assert "@variant" in str(e.value)
+
+
+CELL = """
+from aicf.registry.variant import variant
+
+def of(configs):
+    @variant("relu", id="cpu.mine.v1", configs=configs)
+    class Mine:
+        def accepts(region): ...
+        def cost(region, device): ...
+        def build(region, device, config): ...
+    return Mine
+"""
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_a_cell_that_is_run_again_leaves_no_config_behind(draw):
+    """Those of another call of the same function stay: a kernel may be brought in parts."""
+    rng, registry = seeded(run_seed(), "cells", draw), KernelRegistry()
+    for _ in range(3):
+        exec(CELL, cell := {"__name__": "__main__"})
+        names = [f"{n} rows" for n in rng.choice(50, rng.integers(2, 9), replace=False)]
+        cut = int(rng.integers(1, len(names)))
+        for part in (names[:cut], names[cut:]):
+            registry.add(cell["of"](dict.fromkeys(part, 1)))
+        assert {v.config for v in registry} == set(names)
+
+
 def test_flags_that_mean_nothing_are_refused():
     with pytest.raises(RegistryError, match="capture_save") as e:
         variant("relu", id="cpu.mine.v1", capture_save=True)
@@ -173,6 +282,19 @@ def test_an_error_names_the_config_and_the_line():
     with pytest.raises(KernelError, match=r"cpu\.mine\.v1\[3 rows\]: its `cost` failed") as e:
         select(region(2), CPU, KernelRegistry(kernel([Tile(3, 1.0)], cost=cost)))
     assert "unhappy with 3_rows" in str(e.value) and f"{__file__}:" in str(e.value)
+
+
+@pytest.mark.parametrize("answer", [None, "3", float("nan")])
+def test_a_floor_that_is_no_time_names_the_config_and_the_line(answer):
+    def least(region, device, config):
+        return answer if config.rows > 3 else 0.0
+
+    registry = KernelRegistry(kernel([Tile(3, 1.0), Tile(40, 2.0)], least=least))
+    questions = [lambda: select(region(2), CPU, registry), lambda: Selector(registry, CPU).least(region(2))]
+    for question in questions[: 1 if isinstance(answer, float) else 2]:
+        with pytest.raises(KernelError, match=r"cpu\.mine\.v1\[40 rows\]: its `least` failed") as e:
+            question()
+        assert "microseconds" in str(e.value) and f"{__file__}:" in str(e.value)
 
 
 def test_the_digest_of_a_kernel_goes_by_its_config():
