@@ -292,11 +292,6 @@ def kernels_of(variants: Iterable[KernelVariant]) -> list[Kernel]:
     return [Kernel(id, tuple(configs)) for (id, _), configs in found.items()]
 
 
-def with_config(config: str, variants: Iterable[KernelVariant]) -> KernelVariant:
-    """The variant with this config; StopIteration if there is none."""
-    return next(v for v in variants if v.config == config)
-
-
 def variants_in(module: ModuleType) -> tuple[KernelVariant, ...]:
     """The variants that a module binds to names, singly, in kernels or in tuples."""
     found = dict.fromkeys(v for value in vars(module).values() for v in _variants(value))
@@ -416,5 +411,4 @@ __all__ = [
     "structure",
     "variant",
     "variants_in",
-    "with_config",
 ]
