@@ -14,7 +14,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..code_cache.digest import Portable, Undescribable, pack
@@ -94,11 +94,16 @@ class _Reach(Portable):
 
     def callable(self, value: Any) -> bytes:
         if isinstance(value, functools.partial):
-            return super().callable(value)
+            objects = [self.object(v) for v in value.keywords.values() if _is_object(v)]
+            return pack("config", super().callable(value), *objects) if objects else super().callable(value)
         bare = _bare(value)
         if isinstance(bare, FunctionType | type):
             return self.function(bare)
         return pack("value", self.name(type(bare)))
+
+    def object(self, value: Any) -> bytes:
+        """A config of a class that is no record: what it does, and what it has."""
+        return pack("object", self.function(type(value)), self.of(vars(value)))
 
     def function(self, fn: Any) -> bytes:
         inside = any(f"{fn.__module__}.".startswith(f"{p}.") for p in (*PACKAGES, self.own) if p)
@@ -125,6 +130,12 @@ class _Reach(Portable):
 @functools.cache
 def _reach(own: str) -> _Reach:
     return _Reach(own)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value would be described by the name of its class alone."""
+    named = isinstance(value, FunctionType | MethodType | ModuleType | type | functools.partial)
+    return hasattr(value, "__dict__") and not named and not dataclasses.is_dataclass(value)
 
 
 def _bare(value: Any) -> Any:

@@ -301,3 +301,28 @@ def test_the_digest_of_a_kernel_goes_by_its_config():
     one, other = kernel([Tile(3, 1.0), Tile(40, 1.0)])
     (again,) = kernel([Tile(3, 1.0)])
     assert variant_digest(one) == variant_digest(again) != variant_digest(other)
+
+
+class Steps:
+    """A config of a class that is no record."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __str__(self):
+        return f"{self.count}_steps"
+
+
+class OtherSteps(Steps):
+    def __str__(self):
+        return f"other_{self.count}_steps"
+
+
+def test_the_digest_of_a_kernel_goes_by_the_attributes_and_the_class_of_its_config():
+    rng = seeded(run_seed(), "attributes")
+    first, second = (int(n) for n in rng.choice(1000, 2, replace=False))
+    configs = [Steps(first), Steps(second), OtherSteps(first), OtherSteps(second)]
+    assert len({variant_digest(v) for v in kernel(configs)}) == 4
+    assert variant_digest(kernel([Steps(first)])[f"{first} steps"]) == variant_digest(
+        kernel(configs)[f"{first} steps"]
+    )
