@@ -16,7 +16,7 @@ from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 from .ids import current
 from .index import KernelIndex
-from .variant import Kernel, KernelVariant, kernels_of, variants_in
+from .variant import Kernel, KernelVariant, variants_in
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,15 @@ class KernelRegistry:
             ) from None
 
     def kernel(self, id: str) -> Kernel:
-        """The kernel of an id without a config, such as `cuda.gemm_wgmma.v1`; MissingKernelError if there is none."""
-        found = next((k for k in kernels_of(self) if k.id == id), None)
-        if found is None:
+        """The kernel of an id without a config, such as `cuda.gemm_wgmma.v1`, in all configs that are registered, whoever brings them;
+        MissingKernelError if there is none."""
+        configs = tuple(v for v in self if v.kernel == id)
+        if not configs:
             hint = "registry.by_id(id) finds a variant by the id with its config" if "[" in id else None
             raise MissingKernelError(
                 f"no kernel {id!r} is registered", expected="a kernel that `aicf info` lists", hint=hint
             )
-        return found
+        return Kernel(id, configs)
 
     def find_best(
         self, key: OpKey, device: DeviceSpec, m: int = 1024, n: int = 1024, k: int = 1024

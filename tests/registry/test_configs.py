@@ -243,6 +243,18 @@ def test_a_registry_takes_and_forgets_a_kernel_in_all_of_its_configs():
     assert "@variant" in str(e.value)
 
 
+def test_a_package_may_bring_a_config_of_a_kernel_of_another():
+    rng, registry = seeded(run_seed(), "packages"), KernelRegistry()
+    names = [f"{n:03} rows" for n in rng.choice(1000, 6, replace=False)]
+    for origin, part in (("aicf", names[:4]), ("acme", names[4:])):
+        module = ModuleType(origin)
+        module.KERNEL = kernel(dict.fromkeys(part, Tile(1, 1.0)))
+        registry.add_module(module, origin)
+    assert {v.config: v.origin for v in registry.kernel("cpu.mine.v1")} == dict(
+        zip(names, ["aicf"] * 4 + ["acme"] * 2)
+    )
+
+
 CELL = """
 from aicf.registry.variant import variant
 
