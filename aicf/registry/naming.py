@@ -18,13 +18,24 @@ def matching(registry: KernelRegistry, pattern: str, device: str | None = None) 
     """The variants that a pattern means: of this kind of device if there are any, else of others. MissingKernelError if there are none.
 
     pattern  `cuda.gemm_wgmma.v1[128x128]`, `gemm_wgmma[128x128]`, `gemm_wgmma` in all configs, `gemm_wgmma[128x*`, or one of a former id;
-             a bracket before a digit, `*` or `?` is the id's, any other begins a class of characters
+             a bracket before a digit, `*` or `?` is the id's; any other begins a class of characters where that finds some, or else is the id's
     """
-    glob = re.sub(r"\[(?=[\d*?])", "[[]", pattern)
-    found = tuple(v for v in registry if any(fnmatchcase(name, glob) for name in _names(v)))
+    found: tuple[KernelVariant, ...] = ()
+    for glob in _globs(pattern):
+        found = found or tuple(v for v in registry if any(fnmatchcase(name, glob) for name in _names(v)))
     if not found:
         raise _unknown(registry, pattern, device)
     return tuple(v for v in found if device in (None, v.device)) or found
+
+
+def _globs(pattern: str) -> list[str]:
+    """What a pattern may mean, first things first: an id or name, one with classes of characters, one whose last bracket is before a config."""
+    start, _, config = pattern.rpartition("[")
+    literal, classes = (
+        pattern.replace("[", "[[]"),
+        [re.sub(r"\[(?=[\d*?])", "[[]", p) for p in (pattern, start)],
+    )
+    return [literal, classes[0]] + ["[[]".join((classes[1], config))] * bool(start)
 
 
 def _names(variant: KernelVariant) -> set[str]:

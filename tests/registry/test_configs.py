@@ -14,6 +14,7 @@ import aicf
 from aicf.errors import KernelError, MissingKernelError, NoKernelError, RegistryError
 from aicf.ops.whose_line import definition
 from aicf.registry.cost import Cost
+from aicf.registry.naming import lacking, matching
 from aicf.registry.registry import KernelRegistry
 from aicf.registry.select import Selector, select
 from aicf.registry.text_digest import variant_digest
@@ -253,6 +254,22 @@ def test_a_package_may_bring_a_config_of_a_kernel_of_another():
     assert {v.config: v.origin for v in registry.kernel("cpu.mine.v1")} == dict(
         zip(names, ["aicf"] * 4 + ["acme"] * 2)
     )
+
+
+@pytest.mark.parametrize("draw", range(6))
+def test_every_config_is_found_by_what_the_trace_calls_it(draw):
+    """Words that begin with letters too, which are not classes of characters."""
+    rng, letters = seeded(run_seed(), "words", draw), list("abmin0123")
+    words = {"".join(rng.choice(letters, rng.integers(1, 6))) for _ in range(7)}
+    made = kernel(dict.fromkeys([*words, "large one"], Tile(1, 1.0)))
+    registry = KernelRegistry([*made, *kernel([Tile(3, 1.0)])])
+    for v in registry:
+        for said in (v.id, v.name):
+            assert matching(registry, said) == (v,)
+            assert v not in [*lacking(registry, said)] and len(lacking(registry, said)) == len(registry) - 1
+    found = {v.config for v in registry if v.config.startswith("m")}
+    assert {v.config for v in (matching(registry, "mine[m*]") if found else ())} == found
+    assert matching(registry, "m[hi]ne") == matching(registry, "mine") == tuple(registry)
 
 
 CELL = """
