@@ -11,6 +11,7 @@ from draws.questions import regions
 from draws.seeds import run_seed, seeded
 
 import aicf
+from aicf.cuda_kernels.gemm.wgmma_tiling import TILINGS, tilings
 from aicf.errors import KernelError, MissingKernelError, NoKernelError, RegistryError
 from aicf.ops.whose_line import definition
 from aicf.registry.cost import Cost
@@ -355,3 +356,12 @@ def test_the_digest_of_a_kernel_goes_by_the_attributes_and_the_class_of_its_conf
     assert variant_digest(kernel([Steps(first)])[f"{first} steps"]) == variant_digest(
         kernel(configs)[f"{first} steps"]
     )
+
+
+def test_a_list_of_tilings_names_each_that_there_is():
+    """A name that no tiling has would be a config less."""
+    rng, names = seeded(run_seed(), "tilings"), [str(t) for t in TILINGS]
+    drawn = rng.choice(names, 5, replace=False).tolist()
+    assert [str(t) for t in tilings(" ".join(drawn))] == sorted(drawn, key=names.index)
+    with pytest.raises(KeyError, match="128x65"):
+        tilings(" ".join([*drawn, "128x65"]))

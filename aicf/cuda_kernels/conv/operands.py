@@ -13,7 +13,6 @@ from ...registry.variant import Checks, In, Reject, TensorMap, WindowMap, at_lea
 from ...rows import RegionSpec
 from ...types import DType, TensorDesc, bf16, f16, numel
 from .. import chain as chains
-from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling
 from ..hopper.units import TMA_ALIGNMENT
 from .problem import read
 from .producer import Geometry
@@ -64,11 +63,6 @@ def gemm_of(a: tuple[int, int], b: tuple[int, int], dtype: DType, **attrs: bool)
     return chains.region_of(
         {"a": chains.dense(a, dtype), "b": chains.dense(b, dtype)}, ("y", "gemm", "a b", attrs)
     )
-
-
-def tilings(names: str) -> tuple[WgmmaTiling, ...]:
-    """Of a GEMM's tilings those of these names, in its order."""
-    return tuple(t for t in TILINGS if str(t) in names.split())
 
 
 # --- phases of strides ------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from ..gemm.schedule.persistent import clusters, resident
 from ..gemm.schedule.split_k import KSplit
 from ..gemm.wgmma_cost import Leaving
 from ..gemm.wgmma_results import GemmResults, results_of
-from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile
+from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile, tilings
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
 from . import operands as windows
 from .gradients import sum_cost, sum_launch
@@ -144,10 +144,8 @@ def _operands(
 # --- data gradients ---------------------------------------------------------------------------------------------------
 
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or nearly.
-OF_DATA = windows.tilings(
-    "128x256 256x128 128x192 192x128 128x128 128x128_pingpong 64x128_pingpong 128x64 64x64"
-)
-OF_STRIDES = windows.tilings("128x256 128x192 128x128 128x128_pingpong 128x64")
+OF_DATA = tilings("128x256 256x128 128x192 192x128 128x128 128x128_pingpong 64x128_pingpong 128x64 64x64")
+OF_STRIDES = tilings("128x256 128x192 128x128 128x128_pingpong 128x64")
 
 
 @first_refusal
@@ -275,7 +273,7 @@ SPLITS, WAVES = (1, 2, 4, 8, 16), (1, 2, 3)  # and as many as fill the device so
 CROWDED = 1.0
 MOST_BYTES = 2**28  # of all splits' sums
 # Those that some layer of ResNet-50 or a UNet is predicted to be fastest with, or nearly.
-OF_WEIGHTS = windows.tilings(
+OF_WEIGHTS = tilings(
     "128x256 256x128 128x192 128x128 128x128_pingpong 64x192_pingpong 64x128_pingpong 64x128 128x64"
 )
 

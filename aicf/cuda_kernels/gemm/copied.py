@@ -43,7 +43,7 @@ from . import wgmma as gemm_wgmma
 from .operands import pack
 from .operands.registers import BOTH
 from .operands.tma import each_operand
-from .wgmma_tiling import TILINGS, WgmmaConfig
+from .wgmma_tiling import WgmmaConfig, tilings
 
 HALF = 2  # bytes, that tensor cores take in either order; of all others k is contiguous
 ALIGNMENT = 256  # of each copy in the workspace
@@ -251,9 +251,9 @@ def _packed(kernel: Any, *configs: str, family: Family | None = None, copied: An
     return copying(plains, family or mending(partial(_refusal, kernel[configs[0]])), copied)
 
 
-def tf32x3_configs(tilings: str) -> Kernel:
+def tf32x3_configs(names: str) -> Kernel:
     """Of tilings whose accumulators are promoted, so that sums are as exact as those of f32."""
-    promoted = [WgmmaConfig(replace(t, promoted=True)) for t in TILINGS if str(t) in tilings.split()]
+    promoted = [WgmmaConfig(replace(t, promoted=True)) for t in tilings(names)]
     plains = gemm_wgmma.kernel(promoted, gemm_wgmma.family)
     named = {f"{replace(v.settings.tiling, promoted=False)}_tf32x3": v for v in plains}
     return copying(named, tf32x3_family, two_terms)

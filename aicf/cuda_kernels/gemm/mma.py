@@ -40,7 +40,7 @@ REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes throu
 class MmaOperand:
     """How a or b is loaded.
 
-    mn_major  whether it is MN-major
+    mn_major    whether it is MN-major
     width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16
     """
 
@@ -177,7 +177,7 @@ class Mma:
         return [launch, *column_sums.launches(region, tiling.m, device)]
 
 
-# A kernel for each precision: of each, what all tilings refuse is asked once.
+# The kernel in the tilings of each precision, so that what all of these refuse is asked once.
 EXACT, TF32, TF32X3 = (
     variant(
         "gemm", id="cuda.gemm_mma.v1", configs=[t for t in EFFICIENCY if t.precision is precision], takes=problem.TAKES_SUMS, needs=("sm_80",),

@@ -241,11 +241,20 @@ TILINGS = (
     WgmmaTiling(64, 64, 1, cluster_split=4, registers=None),
 )
 
+
+def tilings(names: str) -> tuple[WgmmaTiling, ...]:
+    """Those of these names, in the order of TILINGS; KeyError if one of them has no tiling."""
+    wanted = names.split()
+    if unknown := set(wanted) - set(map(str, TILINGS)):
+        raise KeyError(f"no tiling of TILINGS is called {', '.join(sorted(unknown))}")
+    return tuple(t for t in TILINGS if str(t) in wanted)
+
+
 # Those that may have narrower tiles too: large products whose last wave is not full.
 MIXED_WIDTHS = (WgmmaTiling(128, 128, 2, ping_pong=True, narrow_n=120),)
 
 # Those that divide tiles evenly among blocks as well.
-STREAM = tuple(replace(t, stream=True) for t in TILINGS if str(t) in {"128x128_pingpong", "128x256"})
+STREAM = tuple(replace(t, stream=True) for t in tilings("128x128_pingpong 128x256"))
 
 
 @dataclass(frozen=True)
@@ -265,7 +274,7 @@ class WgmmaConfig:
 
 
 def _configs(names: str, path: str = "", split: bool = False) -> tuple[WgmmaConfig, ...]:
-    return tuple(WgmmaConfig(t, path, split) for t in TILINGS if str(t) in names.split())
+    return tuple(WgmmaConfig(t, path, split) for t in tilings(names))
 
 
 CONFIGS = (
