@@ -64,9 +64,15 @@ def functions_of(cls: type, id: str, has_configs: bool) -> dict[str, Any]:
     functions = {name: f for name, f in vars(cls).items() if inspect.isfunction(f)}
     for name in ("accepts", "cost", "build"):
         if name not in functions:
-            raise RegistryError(f"variant {id} has no `{name}`", where=cls.__qualname__)
+            raise RegistryError(
+                f"variant {id} has no `{name}`", expected=f"a plain function {name}({', '.join(ASKED[name])})",
+                got=repr(vars(cls).get(name)), where=cls.__qualname__,
+            )  # fmt: skip
     if unknown := set(functions) - set(ASKED):
-        raise RegistryError(f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here")
+        raise RegistryError(
+            f"variant {id} defines {', '.join(sorted(unknown))}, which mean nothing here", expected=", ".join(ASKED),
+            where=definition(functions[min(unknown)]), hint="define other functions outside of the class",
+        )  # fmt: skip
     for name, f in functions.items():
         counts = len(ASKED[name]), len(ASKED[name]) + has_configs
         names = f.__code__.co_varnames[: f.__code__.co_argcount]

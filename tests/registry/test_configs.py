@@ -163,6 +163,19 @@ def test_mistakes_name_the_kernel(tiles, changed, message):
         kernel(tiles, **changed)
 
 
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"cost": staticmethod(lambda region, device: None)}, "a plain function cost(region, device)"),
+        ({"halved": lambda region: None}, "define other functions outside of the class"),
+    ],
+)
+def test_what_is_no_function_of_a_kernel_is_named_with_what_is_expected(changed, said):
+    with pytest.raises(RegistryError, match=next(iter(changed))) as e:
+        kernel([Tile(3, 1.0)], **changed)
+    assert said in str(e.value)
+
+
 def _by_name(region, device, *, config): ...
 def _of_an_object(self, region, device): ...
 def _in_another_order(region, config, device): ...
