@@ -39,16 +39,16 @@ def naive(epilogue: Epilogue, sums: DType) -> Callable[..., None]:
     get_a, get_b = getter(epilogue.dtype), getter(epilogue.b_dtype)
     place = block_place(NAIVE, NAIVE, epilogue.batch, epilogue.split)
     if sums is i32:
-        start, add = int32(0), device(lambda x, y, total: int32(total + int32(x) * int32(y)))
+        number, add = int32, device(lambda x, y, total: int32(total + int32(x) * int32(y)))
     else:
-        start, add = float32(0), device(lambda x, y, total: cuda.fma(x, y, total))
+        number, add = float32, device(lambda x, y, total: cuda.fma(x, y, total))
 
     def kernel(a, b, operands, sizes, a_steps, b_steps, scales):
         m, n = sizes[0], sizes[1]
         row, column, a_at, b_at, k, origin = place(np.int64(cuda.blockIdx.x), sizes, a_steps, b_steps)
         r, q = row + cuda.threadIdx.y, column + cuda.threadIdx.x
         if r < m and q < n:
-            total = start
+            total = number(0)
             for i in range(k):
                 x = get_a(a, a_at + r * a_steps[-2] + i * a_steps[-1])
                 y = get_b(b, b_at + i * b_steps[-2] + q * b_steps[-1])
