@@ -142,7 +142,8 @@ class KernelRegistry:
         for v in added:
             self._load(v.device)
             self._check_free(v)
-        if isinstance(variant, Kernel) or not variant.config:
+        whole = isinstance(variant, Kernel) or not variant.config
+        if whole and added[0].module == MAIN:
             for v in [v for v in self._by_id.values() if _again(v, added[0])]:
                 del self._by_id[v.id]
         for v in added:
