@@ -336,7 +336,13 @@ def as_on_a_gpu(monkeypatch):
     return made
 
 
-LAUNCHES = [[(10_000, 14_000)], [(14_500, 20_500), (21_000, 22_000)], [(30_000, 32_500)], [(33_000, 33_250)]]
+LATER = 100_000_000  # than the clock's moment, so that a host which is held up begins its walk before
+LAUNCHES = [
+    [(LATER + start, LATER + end) for start, end in launches]
+    for launches in (
+        [(10_000, 14_000)], [(14_500, 20_500), (21_000, 22_000)], [(30_000, 32_500)], [(33_000, 33_250)],
+    )
+]  # fmt: skip
 
 
 def test_cupti_s_records_are_told_by_the_calls_that_they_are_of(as_on_a_gpu):
