@@ -251,6 +251,8 @@ def _binder(plan: _Plan, region: RegionSpec):
     step = _rows_at_once(plan, region)
 
     def bind(operands, results):
+        if not any(d.numel for d in region.results):
+            return lambda: None  # folds divide by the number of rows
         rows = [np.empty(d.shape, d.dtype.numpy) for d in values]
         ins, outs = [*operands, *rows], [*results, *rows]
         if step >= order.outer:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from dispatch.layouts import LAYOUTS
+from draws.seeds import rng
 
 from aicf.cpu_kernels import rows as row_loops
 from aicf.cpu_kernels.compiler.loops import FoldLoop, MapLoop
@@ -450,3 +454,27 @@ def test_strict_numbers_are_left_to_the_ops_apart():
 def test_expansions_are_the_ops_themselves(kind):
     """The kernel runs the steps; the reference is written apart from them."""
     assert schema_of(kind).expand_fn is not None and schema_of(kind).reference_fn is not None
+
+
+def test_rows_of_tensors_without_elements_do_nothing(request):
+    """Along each axis, with none along another, the others drawn; in a process of its own, which a division by their number would end."""
+    sizes = [int(n) for n in rng(request.node.nodeid).integers(2, 6, 3)]
+    code = f"""
+import numpy as np, aicf
+from aicf.device.spec import host
+from aicf.ops.schema import schema_of
+from aicf.rows import RegionSpec
+from aicf.types import TensorDesc, TensorSpec, f32
+variant = aicf.default_registry().by_id("cpu.rows_loop.v1")
+for axis, none in [(a, n) for a in range(3) for n in range(3) if a != n]:
+    shape = tuple(0 if at == none else size for at, size in enumerate({sizes}))
+    x, desc = np.zeros(shape, np.float32), TensorDesc.dense(TensorSpec(shape, f32))
+    for name, operands in (("softmax", 1), ("log_softmax_grad", 2)):
+        schema = schema_of(name)
+        region = RegionSpec.single(schema.kind, schema.pack({{"axis": axis}}), [desc] * operands, [desc])
+        assert variant.supported(region, host()) is None
+        print(name, shape, axis, flush=True)
+        variant.build(region, host()).function([x] * operands, [np.zeros_like(x)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("softmax") == 12, done.stdout + done.stderr[-2000:]
