@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...device.spec import DeviceSpec
+from ...registry.checks import first_failure
 from ...registry.variant import Checks, In, Launch, Reject, TensorMap, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
@@ -33,7 +34,7 @@ def k_tile_map(operand: TmaOperand, tile_mn: int, step: int) -> TensorMap:
 
 def family(region: RegionSpec) -> Reject | None:
     """Every tiling takes f32, in rows that the accelerator can copy."""
-    return _unfit(region) or next((reject for reject in _checks(region) if reject is not None), None)
+    return _unfit(region) or first_failure(_checks(region))
 
 
 @by_form

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...registry.checks import first_failure
 from ...registry.variant import Checks, In, Num, Out, Reject, at_most, cdiv
 from ...rows import RegionSpec
 from ...rows.program import Gemm, Map, RegionProgram
@@ -76,7 +77,7 @@ def checks(region: RegionSpec) -> Checks:
 @lru_cache(maxsize=256)
 def refusal(region: RegionSpec) -> Reject | None:
     """Of all of them: each region is asked of one after the other."""
-    return next((reject for reject in _shared_checks(region) if reject is not None), None)
+    return first_failure(_shared_checks(region))
 
 
 def _shared_checks(region: RegionSpec) -> Checks:

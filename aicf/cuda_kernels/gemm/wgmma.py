@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from ...device.spec import DeviceSpec
-from ...registry.checks import first_failure
+from ...registry.checks import first_refusal
 from ...registry.cost import Cost
 from ...registry.variant import Checks, Launch, Num, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
@@ -60,7 +59,7 @@ def _family(operands: Callable[[RegionSpec], Any], *types: DType) -> Callable[[R
         found = operands(region)
         yield found if isinstance(found, Reject) else None
 
-    return lru_cache(maxsize=256)(lambda region: first_failure(path_checks(region)))
+    return first_refusal(path_checks)
 
 
 family, int8_family, rs_family = _family(operands_of), _family(operands_of, i8, u8), _family(rs_operands, f32)

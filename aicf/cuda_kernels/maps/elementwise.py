@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
+from ...registry.checks import first_failure
 from ...registry.cost import Cost, memory_us, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
@@ -147,7 +148,7 @@ def _map(region: RegionSpec) -> Map:
 @lru_cache(maxsize=256)
 def _refusal(region: RegionSpec) -> Reject | None:
     """Of all of them: each region is asked of one after the other."""
-    return next((reject for reject in _shared_checks(region) if reject is not None), None)
+    return first_failure(_shared_checks(region))
 
 
 def _shared_checks(region: RegionSpec) -> Checks:
