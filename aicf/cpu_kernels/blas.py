@@ -1,8 +1,9 @@
 """BLAS on as many threads as a product is worth.
 
 A product of a hundred microseconds gains little from a second thread, and where the cores are busy it waits for that thread
-until the system gives it its turn: milliseconds. So the number of threads grows with the work, by nothing but the size, and
-equal calls have equal results. What other code of the process sees is unchanged once the call is over.
+until the system schedules it: milliseconds. So the number of threads grows with the work, by nothing but the size. A product's bits
+depend on that number (OpenBLAS divides the product by it), so calls of several Python threads run at once only if theirs is the same:
+equal calls have equal results, whatever runs at the same time. What other code of the process sees is unchanged once the call is over.
 """
 
 from __future__ import annotations
@@ -23,30 +24,37 @@ def threads_for(flops: float) -> int | None:
 
 
 class _Limit:
-    """Fewer threads for BLAS while something is inside, whichever threads of Python are; then what was there before."""
+    """The number of threads of BLAS while a product is computed; calls that need another number wait, later ones after them."""
 
     def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, [0]
+        self.door, self.changed = threading.Lock(), threading.Condition()
+        self.inside, self.before, self.now = 0, [0], [0]
 
-    def enter(self, most: int) -> bool:
-        """Whether there is something to leave."""
-        libraries = _libraries()
-        with self.lock:
-            if self.inside == 0:
-                self.before = [library.get_num_threads() or 1 for library in libraries]
-                if all(n <= most for n in self.before):
-                    return False
-                for library, n in zip(libraries, self.before):
-                    library.set_num_threads(min(n, most))
+    def enter(self, most: int) -> None:
+        """Set at most so many threads, once no call with another number is inside."""
+        with self.door, self.changed:
+            while True:
+                if not self.inside:
+                    self.before = self.now = [library.get_num_threads() or 1 for library in _libraries()]
+                wanted = [min(n, most) for n in self.before]
+                if not self.inside or wanted == self.now:
+                    break
+                self.changed.wait()
+            self._set(wanted)
             self.inside += 1
-        return True
 
     def leave(self) -> None:
-        with self.lock:
+        with self.changed:
             self.inside -= 1
             if self.inside == 0:
-                for library, n in zip(_libraries(), self.before):
-                    library.set_num_threads(n)
+                self._set(self.before)
+                self.changed.notify_all()
+
+    def _set(self, wanted: list[int]) -> None:
+        for library, new, old in zip(_libraries(), wanted, self.now):
+            if new != old:
+                library.set_num_threads(new)
+        self.now = wanted
 
 
 _LIMIT = _Limit()
@@ -68,14 +76,15 @@ SLICE = 2048  # of k: BLAS multiplies matrices in blocks of k, but vectors eleme
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None, most: int | None) -> np.ndarray:
     """`np.matmul`, on at most so many threads; without NumPy's warnings of overflow. Where a factor is a vector, slices of k are
     added up in f64."""
-    limited = most is not None and _LIMIT.enter(most)
+    if most is not None:
+        _LIMIT.enter(most)
     try:
         with np.errstate(all="ignore"):
             if a.shape[-1] > SLICE and 1 in (a.shape[-2], b.shape[-1]):
                 return _by_slices(a, b, out)
             return np.matmul(a, b, out=out)
     finally:
-        if limited:
+        if most is not None:
             _LIMIT.leave()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from ..device.spec import DeviceSpec
 from ..ops.schema import schema_of
 from ..registry.cost import Cost
+from ..registry.index import REQUIRED
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector
 from ..registry.variant import Arg, In, KernelVariant, Launch, Out, Table, TensorMap, Work, cdiv
@@ -23,7 +24,7 @@ from ..types import DType, TensorDesc, TensorSpec, numel
 
 ALIGNMENT = 256  # of each tensor in the workspace
 Place = In | Out | Work
-REQUIRED = frozenset({"deterministic", "capture_safe", "chained"})
+CHAINED = REQUIRED | {"capture_safe", "chained"}
 
 
 def dense(shape: Sequence[int], dtype: DType, alignment: int = ALIGNMENT) -> TensorDesc:
@@ -190,7 +191,7 @@ def _built(variant: KernelVariant, region: RegionSpec, device: DeviceSpec) -> tu
 @lru_cache(maxsize=4096)
 def _chosen(region: RegionSpec, device: DeviceSpec) -> tuple[KernelVariant, float]:
     """The kernel, and its predicted time; NoKernelError says why there is none."""
-    chosen = Selector(_registry(), device, required=REQUIRED)(region).chosen
+    chosen = Selector(_registry(), device, required=CHAINED)(region).chosen
     return chosen.variant, chosen.us
 
 

@@ -17,6 +17,7 @@ from ..errors import DeviceError, VerifyError
 from ..ir import Value
 from ..progress import Advance, no_progress
 from ..progress import progress as line
+from ..registry.index import REQUIRED, required_flags
 from ..registry.naming import lacking
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector
@@ -121,7 +122,7 @@ def compile(
     capture: str = "auto",
     static_roles: Iterable[str] | None = None,
     copy_roles: Iterable[str] | None = None,
-    deterministic: bool = False,
+    deterministic: bool = True,
     numerics: str = "fused",
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
@@ -144,7 +145,7 @@ def compile(
     capture     on CUDA, replay through graphs: "auto" captures what can be, "strict" raises for what can't, "off" nothing
     static_roles, copy_roles   which of input, param, state are used where they are, and which are copied for each replay;
                 by default inputs are copied
-    deterministic   admit only variants whose results repeat bit for bit
+    deterministic   equal runs give equal bits: kernels that add in an order of chance are refused. False admits them; no kernel of aicf's is one
     numerics    "fused": a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
                 contracted, so that fused kernels give the bits of unfused ones
@@ -176,8 +177,8 @@ def compile(
         shared.join(rt)
         if shared.ranks > 1:
             shared.prepare(recipe, rt, numerics=numerics, deterministic=deterministic, beam=beam)
-    wanted = {"deterministic": deterministic, "capture_safe": capture == "strict" and rt.kind == "cuda"}
-    required, strict = frozenset(flag for flag in wanted if wanted[flag]), is_strict(numerics)
+    required = required_flags(deterministic, capture == "strict" and rt.kind == "cuda")
+    strict = is_strict(numerics)
     registry = default_registry() if registry is None else registry
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
@@ -245,7 +246,7 @@ def tune_for(
     recipe = (
         Recipe(model, mode, loss, optimizer, accumulate, precision, policy) if model is not None else None
     )
-    ask = _asking(recipe, rt.spec, registry, frozenset(), is_strict(numerics), beam, tuple(again))
+    ask = _asking(recipe, rt.spec, registry, REQUIRED, is_strict(numerics), beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 
 
@@ -291,6 +292,7 @@ def explain_for(
     tuning: Times | str | Path | None = None,
     without: Iterable[str] = (),
     parallel: Parallel | None = None,
+    deterministic: bool = True,
 ) -> Explanation:
     """The choices for a device that need not be there: selection asks no driver and compiles nothing.
 
@@ -300,7 +302,7 @@ def explain_for(
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return _compiled_for(model, device, mode, *how, parallel=parallel)[0].explained()
+    return _compiled_for(model, device, mode, *how, parallel=parallel, deterministic=deterministic)[0].explained()
 
 
 def dump_for(
@@ -321,6 +323,7 @@ def dump_for(
     tuning: Times | str | Path | None = None,
     without: Iterable[str] = (),
     name: str = "",
+    deterministic: bool = True,
 ) -> Path | None:
     """The stages and kernels of a model for a device that need not be there, as files in a fresh folder of `into`: as AICF_DUMP
     has programs write them, but for the first run. The folder; None if it can't be written, which is told of.
@@ -330,20 +333,22 @@ def dump_for(
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return _compiled_for(model, device, mode, *how, Path(into), name)[1].path
+    return _compiled_for(model, device, mode, *how, Path(into), name, deterministic=deterministic)[1].path
 
 
 def _compiled_for(
     model: ModelLike, device: DeviceSpec | str, mode: str, loss: LossLike | None, optimizer: OptimizerLike | None,
     accumulate: int, numerics: str, precision: Precision | str, policy: Policy | str, beam: int, hoist: bool,
     registry: KernelRegistry | None, tuning: Times | str | Path | None, into: Path | None = None, name: str = "", parallel: Parallel | None = None,
+    deterministic: bool = True,
 ) -> tuple[CompiledPlan, Dump]:  # fmt: skip
     recipe = Recipe(
         model, mode, loss, optimizer, accumulate, precision, policy, None if mode == "infer" else parallel
     )
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
-    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=is_strict(numerics))
+    required = required_flags(deterministic)
+    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, is_strict(numerics))
     dump = OFF
     if into is not None:
         dump = begin(recipe, model.sizes, "step", selector, into=into, name=name, beam=beam, hoist=hoist)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..device.spec import DeviceSpec, preset
 from ..dispatch import default_registry
+from ..registry.index import required_flags
 from ..registry.naming import lacking
 from ..registry.registry import KernelRegistry
 from ..registry.select import Selector
@@ -38,6 +39,7 @@ def explain_over(
     registry: KernelRegistry | None = None,
     tuning: Times | str | Path | None = None,
     without: Iterable[str] = (),
+    deterministic: bool = True,
 ) -> Sweep:
     """Where the choice changes with the size of a batch, or of another named dimension.
 
@@ -50,7 +52,8 @@ def explain_over(
     recipe = Recipe(model, mode, loss, optimizer, accumulate, precision, policy)
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = lacking(default_registry() if registry is None else registry, without)
-    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), strict=is_strict(numerics))
+    required = required_flags(deterministic)
+    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, is_strict(numerics))
 
     def make(size: int) -> tuple[float, Sequence[Region]]:
         made = compile_graph(recipe, {**model.sizes, dim: size}, selector, beam=beam, hoist=hoist)

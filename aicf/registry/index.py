@@ -21,11 +21,20 @@ from .variant import Floor, KernelVariant, Reject, prefixes
 Bits = int
 
 
+def required_flags(deterministic: bool = True, capture_safe: bool = False) -> frozenset[str]:
+    """The flags of KernelVariant that a choice must have: one without `deterministic` may give other bits in each run."""
+    wanted = {"deterministic": deterministic, "capture_safe": capture_safe}
+    return frozenset(flag for flag, is_wanted in wanted.items() if is_wanted)
+
+
+REQUIRED = required_flags()
+
+
 class KernelIndex:
     """Variants of one device, without those it can't run or that lack a flag asked for."""
 
     def __init__(
-        self, variants: Iterable[KernelVariant], device: DeviceSpec, required: frozenset[str] = frozenset()
+        self, variants: Iterable[KernelVariant], device: DeviceSpec, required: frozenset[str] = REQUIRED
     ) -> None:
         self.device, self.required = device, required
         self.variants: tuple[KernelVariant, ...] = tuple(
@@ -149,8 +158,8 @@ class KernelIndex:
 
 
 def lacks(variant: KernelVariant, required: frozenset[str]) -> Reject | None:
-    """The first flag, of those asked for, that the variant has not set."""
+    """The first of the required flags that the variant has not set."""
     for flag in sorted(required):
         if not getattr(variant, flag):
-            return Reject(flag, f"is not {flag.replace('_', '-')}, which was asked for")
+            return Reject(flag, f"is not {flag.replace('_', '-')}, which is required")
     return None

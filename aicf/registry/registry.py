@@ -15,7 +15,7 @@ from ..ops.schema import ELEMENTWISE, OpSchema, schema_of
 from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 from .ids import current
-from .index import KernelIndex
+from .index import REQUIRED, KernelIndex
 from .variant import Kernel, KernelVariant, variants_in
 
 
@@ -252,7 +252,7 @@ class KernelRegistry:
             raise NoKernelError(f"the key asks for {key.device}, {device.name} is a {device.kind} device")
         return select(key.region(m, n, k), device, self).chosen.variant
 
-    def index(self, device: DeviceSpec, required: frozenset[str] = frozenset()) -> KernelIndex:
+    def index(self, device: DeviceSpec, required: frozenset[str] = REQUIRED) -> KernelIndex:
         """The variants of a device, by what they declare; kept until the registry changes."""
         key = (device, required)
         if key not in self._indices:

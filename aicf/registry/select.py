@@ -19,7 +19,7 @@ from ..printing import Printed
 from ..rows import Form, RegionSpec
 from .checks import OF_FORM
 from .cost import Cost
-from .index import Bits, lacks
+from .index import REQUIRED, Bits, lacks
 from .registry import KernelRegistry
 from .tuning import Times, Tuning
 from .variant import KernelVariant, Reject, structure
@@ -102,7 +102,7 @@ def select(
     device: DeviceSpec,
     registry: KernelRegistry,
     tuning: Times | None = None,
-    required: frozenset[str] = frozenset(),
+    required: frozenset[str] = REQUIRED,
 ) -> Selection:
     """The variant that takes the region and has the highest score; none is asked that masks or lower bounds rule out. NoKernelError
     lists the reasons of all."""
@@ -112,7 +112,7 @@ def select(
 class Selector:
     """Selection with a memo: one registry, one device, one set of tuning data, each region decided once.
 
-    required  flags of KernelVariant that a choice must have: `deterministic`, `capture_safe`
+    required  flags of KernelVariant that a choice must have: see `required_flags`
     strict    regions are formed with strict numerics
     """
 
@@ -121,7 +121,7 @@ class Selector:
         registry: KernelRegistry,
         device: DeviceSpec,
         tuning: Times | None = None,
-        required: frozenset[str] = frozenset(),
+        required: frozenset[str] = REQUIRED,
         strict: bool = False,
     ) -> None:
         self.registry, self.device, self.tuning, self.required = registry, device, tuning, required
@@ -290,6 +290,9 @@ class Selector:
         schema = schema_of(region.kind)
         if not rejected and schema.expand_fn is not None and schema.core in ("", schema.name):
             hint = f'{region.kind} expands, and kernels of rows would take its steps if it said so: @op(..., core="rows")'
+        unordered = [r.variant.id for r in rejected if r.reject.condition == "deterministic"]
+        if unordered:
+            hint = f"deterministic=False accepts {unordered[0]}, whose results may differ in each run"
         if not rejected and schema.instead_fn is not None:
             hint = f"in a model other ops stand in the place of {region.kind}: compile a layer that returns ctx.{region.kind}(…)"
         return NoKernelError(

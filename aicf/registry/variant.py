@@ -75,6 +75,7 @@ class KernelVariant(Immovable):
     strided  whether plans ask it of operands and results that are views of other tensors (see graph/fuse/strided.py): its `accepts` says
              which ones, of what strides and of what alignment, and its launches go by those of the region's descriptors
     shared   bytes of shared memory that a block takes
+    deterministic  whether equal launches give equal bits; one that is not is chosen with `deterministic=False` alone (docs/determinism.md)
     chained  whether its launches may be some of another variant's, whose tensors lie within others: none of them has a `Table`
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from aicf.cpu_kernels import blas
+from draws.seeds import rng
 
 
 class Library:
@@ -67,6 +69,26 @@ def test_products_of_several_threads_leave_what_was_there(library):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(3000)))
     assert library.threads == 16
+
+
+@pytest.mark.spec("C12")
+def test_a_product_has_its_own_number_of_threads_whatever_runs_at_once(library, monkeypatch, request):
+    """The number decides a product's bits: no other call may change it before the product is computed."""
+    draw, seen = rng(request.node.nodeid), []
+
+    def product(a, b, out):
+        first = library.threads
+        time.sleep(2e-4)
+        seen.append((int(a[0, 0]), first, library.threads))
+        return a
+
+    monkeypatch.setattr(np, "matmul", product)
+    wanted = draw.choice([1, 2, 3, 10, 16, 5000], 400).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda most: blas.matmul(np.full((2, 2), most), np.ones((2, 2)), None, most), wanted))
+    assert sorted(most for most, _, _ in seen) == sorted(wanted) and library.threads == 16
+    for most, first, last in seen:
+        assert first == last == min(most, 16)
 
 
 REAL = """

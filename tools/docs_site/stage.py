@@ -15,7 +15,7 @@ DOCUMENTS = ("README.md", "README.ko.md", "CONTRIBUTING.md", "CHANGELOG.md")
 # Caption -> pages, some with a title. Documents that stand nowhere here are how-tos.
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("docs/guide", "notebooks/README", "examples/index"),
-    "How to": ("docs/frontends", "docs/trace", "docs/tuning", "docs/platforms", "docs/add-an-op"),
+    "How to": ("docs/frontends", "docs/trace", "docs/tuning", "docs/determinism", "docs/platforms", "docs/add-an-op"),
     "Reference": ("reference/index", "ops/index"),
     "How it works": ("docs/architecture", "docs/kernels/gemm", "docs/kernels/tiles", "docs/kernels/rows"),
     "Performance": ("docs/performance", "docs/results/README"),

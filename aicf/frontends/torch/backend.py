@@ -31,7 +31,7 @@ from .types import brief
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "fallback": ("eager", "error"),
     "numerics": ("fused", "strict"),
-    "deterministic": (False, True),
+    "deterministic": (True, False),
 }
 
 
@@ -45,7 +45,8 @@ def backend(
     """A graph of TorchDynamo's, compiled: what `torch.compile(model, backend="aicf")` calls. Inference and training.
 
     options  "fallback": "eager" runs what aicf lacks in PyTorch, between parts; "error" refuses such a graph, naming the first op.
-             "numerics": "fused" or "strict", as for aicf.compile. "deterministic": only kernels whose results repeat bit for bit
+             "numerics": "fused" or "strict", as for aicf.compile. "deterministic": as for aicf.compile; where PyTorch's
+             own `torch.use_deterministic_algorithms` is on, False is not read
     mode     refused: it is for TorchInductor
 
     `aicf.torch.report()` prints what was taken and what was left.

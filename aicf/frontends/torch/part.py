@@ -27,6 +27,7 @@ from ...graph.run.compilations import GRAPH
 from ...graph.run.tell import tell_plan
 from ...graph.run.variables import Variables
 from ...ir import Value
+from ...registry.index import required_flags
 from ...registry.registry import KernelRegistry
 from ...registry.select import Selector
 from ...types import Precision, TensorSpec
@@ -43,8 +44,9 @@ class Target:
 
     def __init__(self, place: str, deterministic: bool, strict: bool, precision: Precision) -> None:
         self.runtime, self.precision = runtime(place), precision
-        required = frozenset({"deterministic"} if deterministic else ())
-        self.selector = Selector(_registry(), self.runtime.spec, None, required, strict)
+        self.selector = Selector(
+            _registry(), self.runtime.spec, None, required_flags(deterministic), strict
+        )
         self.loader = KernelLoader(_registry(), self.runtime)
         self.takes = NodeTrial(self.selector)
 
@@ -60,7 +62,7 @@ def _registry() -> KernelRegistry:
 _target = cache(Target)
 
 
-def target(device: torch.device, deterministic: bool = False, strict: bool = False) -> Target:
+def target(device: torch.device, deterministic: bool = True, strict: bool = False) -> Target:
     """The target of a device, under PyTorch's settings of now."""
     place = (
         "cpu"

@@ -28,7 +28,7 @@ WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in H
 def cut(
     graph: GraphModule,
     report: GraphReport,
-    deterministic: bool = False,
+    deterministic: bool = True,
     strict: bool = False,
     all_of_it: bool = False,
 ) -> GraphModule:

@@ -10,6 +10,7 @@ from ...ir import Graph, Role, Subgraph, Value
 from ...ops.scan import types_of
 from ...ops.schema import schema_of
 from ...registry.bodies import BodyPlan, BodyStep, Spot
+from ...registry.index import REQUIRED
 from ...registry.select import Selector
 from ...types import TensorDesc, TensorSpec
 from ..emit.builder import Builder
@@ -19,9 +20,8 @@ from ..fuse.schedule import schedule
 from ..fuse.strided import find_views
 from .plan import ExecPlan, make_plan
 
-REQUIRED = frozenset(
-    {"deterministic", "capture_safe", "chained"}
-)  # whatever is asked of the whole: the op's variant says that it is so
+# whatever is required of the run: the op's variant says that it is so
+CHAINED = REQUIRED | {"capture_safe", "chained"}
 
 
 @lru_cache(maxsize=256)
@@ -30,7 +30,7 @@ def plan_body(
 ) -> BodyPlan:  # fmt: skip
     """See registry/bodies.py. Tuning data of the program is not asked."""
     registry = default_registry()
-    selector = Selector(registry, device, required=REQUIRED, strict=strict)
+    selector = Selector(registry, device, required=CHAINED, strict=strict)
     graph, inputs, outputs, same = _graph_of(body, operands, alignments, carried)
     lowered = schedule(find_views(lower(optimize(graph)), graph, selector), graph)
     regions = form_regions(lowered, graph, selector, 1)
