@@ -46,7 +46,12 @@ def test_a_drawn_run_has_the_bits_of_a_replay_and_of_another_process(device, req
         """Products of other sizes, which want other numbers of threads of BLAS."""
         while not over.is_set():
             m, n, k = stop.integers(1, 400, 3)
-            blas.matmul(np.ones((m, k), np.float32), np.ones((k, n), np.float32), None, blas.threads_for(2 * m * n * k))
+            blas.matmul(
+                np.ones((m, k), np.float32),
+                np.ones((k, n), np.float32),
+                None,
+                blas.threads_for(2 * m * n * k),
+            )
 
     busy = threading.Thread(target=other_work)
     busy.start()
@@ -77,7 +82,7 @@ def test_a_kernel_that_keeps_no_order_is_chosen_by_deterministic_false_alone(req
         explained = aicf.explain_for(model, "cpu", registry=registry, deterministic=False)
         assert list(free.plan.kernel_ids) == [fastest] == [r.kernel_id for r in explained.regions]
         if not kept:
-            with pytest.raises(NoKernelError, match="deterministic=False accepts cpu.k"):
+            with pytest.raises(NoKernelError, match=r"deterministic=False accepts cpu\.k"):
                 aicf.compile(model, device="cpu", registry=registry)
             continue
         wanted = f"cpu.k{min(kept, key=lambda n: times[n])}.v1"

@@ -302,7 +302,9 @@ def explain_for(
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return _compiled_for(model, device, mode, *how, parallel=parallel, deterministic=deterministic)[0].explained()
+    return _compiled_for(model, device, mode, *how, parallel=parallel, deterministic=deterministic)[
+        0
+    ].explained()
 
 
 def dump_for(

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 
 from aicf.cpu_kernels import blas
-from draws.seeds import rng
 
 
 class Library:

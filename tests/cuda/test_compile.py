@@ -25,7 +25,9 @@ DEVICES = [
 HOPPER = DEVICES[4]
 FLAT = "cuda.elementwise_flat.v1"
 UNORDERED = re.compile(r"^.*\b(red|atom|cp\.reduce)\.\S*\.(f16|bf16|f32|f64).*$", re.MULTILINE)
-IN_ORDER = {"cuda.attention_grad_wgmma.v1"}  # adds when a flag says that what comes before is there: see test_order.py
+IN_ORDER = {
+    "cuda.attention_grad_wgmma.v1"
+}  # adds when a flag says that what comes before is there: see test_order.py
 
 
 def compile_case(case: Case, device: DeviceSpec, look_at_ptx: bool = False) -> None:

@@ -27,12 +27,18 @@ def uses(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             found.update(name.name for name in node.names if name.name in ADDING)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "atomic":
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "atomic"
+        ):
             found.add(f"atomic.{node.attr}")
         elif isinstance(node, ast.Attribute) and node.attr in ADDING:
             found.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.update(f"text {word}" for word in ("red.global", "atom.global", "multimem") if word in node.value)
+            found.update(
+                f"text {word}" for word in ("red.global", "atom.global", "multimem") if word in node.value
+            )
     return found
 
 
@@ -55,7 +61,9 @@ def test_the_instructions_that_add_to_memory_are_those_looked_for():
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef):
                 continue
-            texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            texts = [
+                n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            ]
             if any(text.startswith(("red.", "atom.", "cp.reduce.", "multimem.")) for text in texts):
                 adding.add(node.name)
     assert adding == ADDING

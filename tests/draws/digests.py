@@ -18,7 +18,11 @@ def digests(seed: str, device: str, replayed: bool) -> Iterator[str]:
     """Of each step of a small GPT-2 with drawn sizes, by `replay` or by `run`; of the trained state at last."""
     draw = seeded("digests", seed)
     heads = int(draw.integers(1, 4))
-    words, size, length = int(draw.integers(40, 300)), 8 * heads * int(draw.integers(1, 4)), int(draw.integers(3, 30))
+    words, size, length = (
+        int(draw.integers(40, 300)),
+        8 * heads * int(draw.integers(1, 4)),
+        int(draw.integers(3, 30)),
+    )
     config = models.GPT2Config(words=words, places=length, size=size, depth=1, heads=heads)
     tokens = {"tokens": aicf.TensorSpec(("batch", length), aicf.i32)}
     model = nn.Model(tokens, models.GPT2(config), batch=2, seed=int(draw.integers(100)))
@@ -38,7 +42,9 @@ def _digest(tensors) -> str:
     found = hashlib.blake2b(digest_size=8)
     for name in sorted(tensors):
         array = tensors[name]
-        found.update(name.encode() + np.asarray(array if isinstance(array, np.ndarray) else array.numpy()).tobytes())
+        found.update(
+            name.encode() + np.asarray(array if isinstance(array, np.ndarray) else array.numpy()).tobytes()
+        )
     return found.hexdigest()
 
 

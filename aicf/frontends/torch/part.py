@@ -44,9 +44,7 @@ class Target:
 
     def __init__(self, place: str, deterministic: bool, strict: bool, precision: Precision) -> None:
         self.runtime, self.precision = runtime(place), precision
-        self.selector = Selector(
-            _registry(), self.runtime.spec, None, required_flags(deterministic), strict
-        )
+        self.selector = Selector(_registry(), self.runtime.spec, None, required_flags(deterministic), strict)
         self.loader = KernelLoader(_registry(), self.runtime)
         self.takes = NodeTrial(self.selector)
 

@@ -13,7 +13,8 @@ from torch.nn import functional as F  # noqa: E402
 
 import aicf  # noqa: E402
 from aicf.errors import VerifyError  # noqa: E402
-from aicf.frontends.torch import graphs, report  # noqa: E402
+from aicf.frontends.torch import graphs, part, report  # noqa: E402
+from aicf.frontends.torch.backend import _checked  # noqa: E402
 
 from .helpers import close, compiled, left, same_as_eager, train  # noqa: E402
 
@@ -447,3 +448,14 @@ def test_a_norm_is_converted_by_its_own_kernel(length):
     (part,) = [part for g in graphs() for module in g.modules for part in module.bound]
     signatures = [step.region.signature for step in part.compiled.plan.steps if step.kernel_id]
     assert len(signatures) == 2, signatures
+
+
+@pytest.mark.spec("C12")
+def test_kernels_that_keep_no_order_need_an_option_that_pytorchs_setting_overrules(monkeypatch):
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
+    assert part.target(cpu).selector.required == {"deterministic"}
+    assert part.target(cpu, False).selector.required == frozenset()
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert part.target(cpu, False).selector.required == {"deterministic"}
+    assert _checked({}, None)["deterministic"] is True
