@@ -143,6 +143,14 @@ def preset(name: str) -> DeviceSpec:
     return PRESETS[folded]
 
 
+MEASURED = frozenset({"h200", "h100", "cpu"})  # presets whose predictions were compared with measured times
+
+
+def measured_on(spec: DeviceSpec) -> str | None:
+    """The preset on which the predictions for this device were measured; None if they never were."""
+    return spec.name if spec.name in MEASURED else None
+
+
 def host() -> DeviceSpec:
     """The preset of the CPU. The same on every host, so that a plan does not depend on where it was made."""
     return PRESETS["cpu"]

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from ..files import COUNT, WHOLE, Bad, has, list_of, must
-from ..registry.trace import microseconds
+from ..registry.trace import microseconds, not_measured
 
 Json = Mapping[str, Any]
 
@@ -24,8 +24,9 @@ _FIRST = has(
     ),
 )
 _EXPLANATION = has(
-    ("numerics",),
+    ("numerics", "measured_on"),
     device=_WORDS,
+    measured_on=_MAYBE,
     numerics=_MAYBE,
     regions=list_of(
         has(
@@ -49,6 +50,13 @@ def check_explanation(data: Any) -> None:
         if (region["anchor"], region["last"]) != (next_op, last) or not region["steps"]:
             raise Bad(f"regions[{n}]", f"ops {next_op}..{last}", f"{region['anchor']}..{region['last']}")
         next_op = last + 1
+
+
+def not_measured_in(data: Json) -> str:
+    """The sentence for a device whose predictions were never measured; nothing for others, and for files of versions that did not say."""
+    if data.get("measured_on", "") is not None or not data["target"]:
+        return ""
+    return not_measured(data["device"], data["target"].get("kind", ""))
 
 
 _NUMBER = must("a number of 0 or more", lambda v: type(v) in (int, float) and math.isfinite(v) and v >= 0)

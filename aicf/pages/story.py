@@ -9,7 +9,7 @@ from ..registry.measured import counted
 from ..registry.trace import microseconds
 from ..text import shortened
 from . import charts, graph
-from .data import Json, family_of, is_once, ops_of, us_of
+from .data import Json, family_of, is_once, not_measured_in, ops_of, us_of
 from .graph import COLOURS
 from .markup import Html, joined, tag
 from .notebook import DIM, bars, drawing, folded, headline, output, ruled
@@ -61,7 +61,7 @@ def explanation(data: Json, measured: Sequence[float | None] = ()) -> Html:
         f"{counted(ops, 'op')} in {counted(len(regions), 'region')}",
         f"predicted {microseconds(fusion['us'])}" + ("" if before is None else f", {microseconds(before)} with a kernel for each op"),
         measured and f"measured {microseconds(math.fsum(us or 0.0 for us in measured))}",
-        f"arena {memory['arena']:,} B", f"peak {memory['peak']:,} B",
+        f"arena {memory['arena']:,} B", f"peak {memory['peak']:,} B", not_measured_in(data),
     )  # fmt: skip
     parts = [head]
     if notes := recognised(data):

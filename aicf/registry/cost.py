@@ -51,6 +51,11 @@ class Cost(NamedTuple):
             math.fsum(self.terms.values()), 1e-3
         )  # exact: sum's last digit depends on Python's version
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether this is a measured time, as `measured` returns it."""
+        return set(self.terms) == {"measured"}
+
     def plus(self, **terms: float) -> Cost:
         return Cost({**self.terms, **{k: self.terms.get(k, 0.0) + v for k, v in terms.items()}})
 

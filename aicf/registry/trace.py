@@ -27,6 +27,12 @@ def microseconds(us: float) -> str:
     return f"{us:.3g} us" if us < 999.5 else f"{us / 1e3:.3g} ms" if us < 999.5e3 else f"{us / 1e6:.3g} s"
 
 
+def not_measured(device: str, kind: str) -> str:
+    """The sentence for a device whose predictions were never compared with measured times."""
+    fitted = "the cpu preset" if kind == "cpu" else "an h200"
+    return f"predictions for {device} are not measured: their constants were fitted on {fitted}"
+
+
 def factor(ratio: float) -> str:
     """`0.38`, `5.2` or `610`, to be followed by "times"."""
     return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"

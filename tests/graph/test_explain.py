@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 from rich.console import Console
 
 import aicf
 from aicf import model_file, nn
-from aicf.device.spec import PRESETS, preset
+from aicf.device.spec import MEASURED, PRESETS, measured_on, preset
 from aicf.errors import AicfError
+from aicf.pages import story as notebook
 from aicf.printing import render
 from aicf.registry.trace import describe_product
 
@@ -352,3 +354,37 @@ def test_the_predicted_total_is_the_sum_of_what_runs():
     total = sum(r.selection.chosen.us for r in explanation.regions)
     assert f"predicted {total:.3g} us in {len(explanation.regions)} kernels" in str(explanation)
     assert np.isfinite(total)
+
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.mark.spec("F6")
+def test_a_device_whose_predictions_were_never_measured_is_named(request):
+    """Measured are the cards with results, and the CPU: drawn presets, and a card that has no preset."""
+    cards = {json.loads(file.read_text())["meta"]["gpu"] for file in RESULTS.glob("nvidia-*/*.json")}
+    measured = {"cpu", *(preset(card).name for card in cards)} if cards else MEASURED
+    assert measured == MEASURED
+    draws = rng(request.node.nodeid)
+    others = [str(name) for name in draws.choice(sorted(set(PRESETS) - measured), 3, replace=False)]
+    unknown = replace(preset(others[0]), name="quadro")
+    for spec in (*map(preset, (*sorted(measured), *others)), unknown):
+        explanation = aicf.explain_for(gemm_bias(), spec)
+        data = explanation.to_json()
+        want = spec.name if spec.name in measured else None
+        assert data["measured_on"] == want == measured_on(spec)
+        line = f"predictions for {spec.name} are not measured: their constants were fitted on an h200"
+        for text in (str(explanation), str(explanation.verbose()), notebook.explanation(data)):
+            assert text.count(line) == (want is None), spec.name
+        del data["measured_on"]
+        assert "not measured" not in notebook.explanation(data), "an older file does not say"
+
+
+def test_measured_times_need_no_such_line():
+    explanation = aicf.explain_for(gemm_bias(), "t4")
+    chosen = explanation.regions[0].selection.chosen
+    timed = chosen._replace(cost=chosen.cost.measured(3.0))
+    selection = replace(explanation.regions[0].selection, chosen=timed)
+    region = replace(explanation.regions[0], selection=selection)
+    assert "not measured" in str(explanation)
+    assert "not measured" not in str(replace(explanation, regions=(region,)))

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ...device.spec import DeviceSpec
+from ...device.spec import DeviceSpec, measured_on
 from ...errors import AicfError, Immovable
 from ...ir import Recognised
 from ...lazy import lazy
@@ -21,7 +21,7 @@ from ...pages import story
 from ...pages.notebook import InNotebook
 from ...printing import Printed
 from ...registry.measured import counted
-from ...registry.trace import describe_product, microseconds, recognised_lines, selection_json
+from ...registry.trace import describe_product, microseconds, not_measured, recognised_lines, selection_json
 from ...text import visible
 from ..ask.wanted import Wanted, want
 from ..emit.results import GRAD, LOSS, OUTPUT
@@ -142,7 +142,7 @@ class Explanation(Immovable, InNotebook, Printed):
                 describe_product(region.selection),
                 region.ended.trigger,
                 region.ended.row,
-                set(chosen.cost.terms) == {"measured"},
+                chosen.cost.is_measured,
             )
             key = ops, types, len(spec.outputs), self._steps[n].kernel_id, told, self._once[n]
             first.append(found.setdefault(key, n))
@@ -228,6 +228,7 @@ class Explanation(Immovable, InNotebook, Printed):
             + "".join(
                 f"\n{line}"
                 for line in (
+                    *self._not_measured(),
                     *([str(self.collectives)] if self.collectives else []),
                     str(self.gain),
                     *sentences(self.told),
@@ -235,6 +236,16 @@ class Explanation(Immovable, InNotebook, Printed):
             )
             + visible(self._results())
         )
+
+    def _not_measured(self) -> list[str]:
+        """One line where a predicted time is shown for a device whose predictions were never compared with measured times."""
+        if (
+            self.spec is None
+            or measured_on(self.spec)
+            or all(r.selection.chosen.cost.is_measured for r in self._run)
+        ):
+            return []
+        return [not_measured(self.device, self.spec.kind)]
 
     def _results(self) -> str:
         """`returns logits: tensor<32x10xf32> · loss: tensor<f32>`; nothing where that is "output" and the loss. Gradients are not listed."""
@@ -256,6 +267,7 @@ class Explanation(Immovable, InNotebook, Printed):
         return {
             "mode": self.plan.mode,
             "device": self.device,
+            "measured_on": measured_on(self.spec) if self.spec else None,
             "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
             "plan": self.plan.key,
             "target": _target_json(self.spec) if self.spec else None,

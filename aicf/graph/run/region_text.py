@@ -152,7 +152,7 @@ class RegionTable:
     def _cells(self, group: Sequence[RegionStory], us: float, level: int) -> Iterator[Text]:
         first = group[0]
         selection, runs = first.region.selection, bool(first.step.kernel_id)
-        variant, measured = selection.chosen.variant, set(selection.chosen.cost.terms) == {"measured"}
+        variant, measured = selection.chosen.variant, selection.chosen.cost.is_measured
         yield Text(f"{first.number}" + f" ×{len(group)}" * (len(group) > 1) + " once" * first.once)
         yield cut(first.ops if level > 1 else first.ops.replace(" + ", "+"), "cyan")
         name = variant.name + (f" [{variant.origin}]" if variant.origin != "aicf" else "")
