@@ -1,5 +1,5 @@
-"""Documents from result files and from nothing else: a page of docs/results/ for each suite, and the tables of docs/performance.md, of the
-lesson in docs/kernels/gemm.md and of the README, in both languages."""
+"""Documents from result files: a page of docs/results/ for each suite, and the tables of docs/performance.md, of the lesson in docs/kernels/gemm.md
+and of the README, in both languages; and the tables of docs/platforms.md, from published figures and the predictions for the same work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
+from . import published_figures
 from .harness import Suite
 from .results import RESULTS, ROOT, ResultFile, Row, all_files, earlier
 
@@ -251,6 +252,8 @@ def written(
         docs / "performance.md": {"headlines": headlines(files, suites), "standing": standing(files, suites)},
         docs / "kernels" / "gemm.md": lessons(files, suites),
     }
+    if (platforms := docs / "platforms.md").exists():
+        tables[platforms] = published_figures.tables()
     for path, by_name in tables.items():
         if path.exists():
             text = path.read_text(encoding="utf-8")
