@@ -25,6 +25,7 @@ MAPS = {"copy": ("relu", 1), "add": ("add", 2)}  # the op that is predicted, and
 GRADIENTS = {"attention, forward": (False,), "attention, forward + backward": (False, True)}
 BACKWARD = 2.5  # products of a backward pass over those of a forward pass
 SUMMARY = "GEMM f16, bf16, tf32", "GEMM f32", "attention", "copies and adds"
+MMA_SYNC = "(mma.sync)"  # ends the names of such kernels, on cards where a library's use other instructions
 BEST = " | "  # between sizes of which a source has the best alone
 
 
@@ -119,12 +120,12 @@ def _groups(figures: Iterable[Figure], *names: str) -> dict[tuple[str, ...], lis
 def summary(figures: Sequence[Figure]) -> list[str]:
     """A line for each preset: the geometric mean of the ratios of each kind of work, and how many there are.
 
-    Figures of kernels of `mma.sync` where the library uses other instructions have a line of their own.
+    Where a library's kernels use other instructions than aicf's, those that do not have a line of their own.
     """
     lines = [f"| card | {' | '.join(SUMMARY)} |", "|---" * (1 + len(SUMMARY)) + "|"]
     by_card: dict[str, list[Figure]] = {}
     for figure in figures:
-        card = figure.device.name + (", kernels of mma.sync" if figure.by == "mma.sync" else "")
+        card = figure.device.name + (", kernels of mma.sync" if figure.by.endswith(MMA_SYNC) else "")
         by_card.setdefault(card, []).append(figure)
     for card, those in by_card.items():
         cells = [_mean([f.ratio for f in those if f.group == group]) for group in SUMMARY]
