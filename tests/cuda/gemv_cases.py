@@ -11,7 +11,7 @@ from kernel_cases import Case, desc, gemm, region
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, bf16, f16, f32
 
-SIMT, MMA, WARPS = "cuda.gemv_simt.v1", "cuda.gemv_mma.v1", "cuda.gemv_warps.v1"
+SIMT, MMA, WARPS = "cuda.gemv_simt.v2", "cuda.gemv_mma.v1", "cuda.gemv_warps.v1"
 TYPES = (f32, f16, bf16)
 TRANSPOSES = [{"trans_a": ta, "trans_b": tb} for ta in (False, True) for tb in (False, True)]
 

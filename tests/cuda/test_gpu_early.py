@@ -50,7 +50,7 @@ def products() -> list[tuple[str, RegionSpec]]:
         (v, gemm(130, 72, 200, c=True, bias=72, beta=0.5, precision=Precision.tf32, **TANH)) for v in TF32S
     ]
     made += [(v.id, wgmma_cases.product(264, 136, 520, **TANH)) for v in wgmma_cases.BY_NAME.values()]
-    made += [("cuda.gemv_simt.v1", gemm(3, 40, 3000, trans_b=True, dtype=f16, **TANH)),
+    made += [("cuda.gemv_simt.v2", gemm(3, 40, 3000, trans_b=True, dtype=f16, **TANH)),
              ("cuda.gemv_mma.v1", gemm(12, 200, 72, bias=200, dtype=f16, **TANH))]  # fmt: skip
     return made
 

@@ -221,7 +221,7 @@ def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     return plan(region, part, Rate(flops, "f32", EFFICIENCY), device)
 
 
-@variant("gemm", id="cuda.gemv_simt.v1", takes=problem.TAKES)
+@variant("gemm", id="cuda.gemv_simt.v2", takes=problem.TAKES)
 class GemvSimt:
     """Few rows or columns, up to 16, on the CUDA cores: f32, f16 or bf16, f32 accumulators, any strides.
 

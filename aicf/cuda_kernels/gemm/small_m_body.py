@@ -54,8 +54,8 @@ def gemv(
     # whether steps along k are one
     wide_neighbours, small_neighbours = k_major and width > 1, staging.width > 1
     multiply = multiply_runs(wide_dtype, share.loads, width, accumulators, *products(share))
-    keep = put_runs(accumulators, 1, threads, 1)
-    write = writer(per_block, few, threads, rows, _adder(share), epilogue)
+    keep = partial_keeper(share, rows)
+    write = writer(per_block, few, threads, rows, partial_adder(share), epilogue)
 
     def kernel(wide, small, operands, sizes, wide_steps, small_steps, scales):
         mn_extent, count, k, chunk = sizes
@@ -103,7 +103,7 @@ def gemv(
             buffer = np.int32(1 - buffer)
 
         cuda.syncthreads()
-        keep(shared, thread, acc)
+        keep(acc, (shared, thread))
         cuda.syncthreads()
         write(shared, thread, mn0, split, mn_extent, count, operands, scales)
 
@@ -246,20 +246,43 @@ def origin_of(split: bool) -> Any:
     return device((lambda k_split, m: (k_split * m, k_split)) if split else (lambda k_split, m: ()))
 
 
-def _adder(share: Share) -> Any:
-    """`add(shared, mn, of, rotation)`: a result's partial sums, one after another from number `rotation` on, so that threads side by
-    side read different banks."""
+def partial_keeper(share: Share, rows: bool) -> Any:
+    """`keep(acc, (shared, thread))`: each accumulator of a thread to shared memory, where `partial_adder` reads it.
+
+    The partial sums of a result are stored in a ring that begins at the result's number in the block: then neighbouring threads read
+    different banks, and each adds up its partial sums from the first to the last. So a row's bits do not depend on its index in the block.
+    """
+    few, threads, lanes, extent = share.few, share.threads, share.lanes, share.mn_extent
+    width, last, k_major = share.width, share.partials - 1, share.k_major
+    mn_step, of_step = (1, extent) if rows else (few, 1)
+
+    def put(i, run, env):
+        shared, thread = env
+        if k_major:
+            group, first = thread // WARP * WARP, thread // WARP * OWN + i // few
+            at = group + ((thread + first * mn_step + i % few * of_step) & last)
+        else:
+            lane = thread % lanes
+            ring = thread // lanes + (lane * width + i // few) * mn_step + i % few * of_step
+            at = (ring & last) * lanes + lane
+        shared[np.int32(i * threads + at)] = run[0]
+
+    return each(share.accumulators, 1, put)
+
+
+def partial_adder(share: Share) -> Any:
+    """`add(shared, mn, of, number)`: the partial sums of the block's result `number`, from the first to the last."""
     few, threads, partials, lanes, width = share.few, share.threads, share.partials, share.lanes, share.width
     k_major = share.k_major
 
-    def add(shared, mn, of, rotation):
+    def add(shared, mn, of, number):
         if k_major:
             first, apart = (mn % OWN * few + of) * threads + mn // OWN * WARP, 1
         else:
             first, apart = (mn % width * few + of) * threads + mn // width, lanes
         total = float32(0)
         for i in range(partials):
-            total += shared[first + (i + rotation) % partials * apart]
+            total += shared[first + (i + number) % partials * apart]
         return total
 
     return device(add)
