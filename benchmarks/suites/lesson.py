@@ -37,11 +37,12 @@ class Step:
     each: tuple[int, int]
     parts: int = 1
     apart: bool = False
+    version: int = 1
 
     @property
     def id(self) -> str:
         name, bracket, config = self.kernel.partition("[")
-        return f"cuda.{name}.v1{bracket}{config}"
+        return f"cuda.{name}.v{self.version}{bracket}{config}"
 
     def __str__(self) -> str:
         return self.kernel + ", threads' stores" * self.apart
@@ -126,7 +127,7 @@ FLAT = (
 ROWS = (
     Step("gemm_tiled[32x32]", "a tile of 32 rows, of which one is used", (32, 32), (2, 2)),
     Step("gemm_mma[32x32]", "the same on tensor cores", (32, 32), (16, 16)),
-    Step("gemv_simt", "no tile, 64 KB in flight per multiprocessor", (1, 32), (8, 8)),
+    Step("gemv_simt", "no tile, 64 KB in flight per multiprocessor", (1, 32), (8, 8), version=2),
     Step("gemv_mma", "the same on tensor cores, with 8 columns", (1, 32), (64, 64)),
 )
 ODD = (
@@ -203,7 +204,7 @@ def _rest(story: Story, predicted: Mapping[str, float]) -> list[Step]:
 
 
 def _unnamed(kernel_id: str) -> Step:
-    name = kernel_id.removeprefix("cuda.").replace(".v1", "")
+    name = re.sub(r"\.v\d+", "", kernel_id.removeprefix("cuda."))
     size = next((tuple(map(int, w.split("x"))) for w in re.findall(r"\d+x\d+", name)), (128, 128))
     return Step(name, "", (size[0], size[1]), (16, 8))
 
