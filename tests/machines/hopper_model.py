@@ -402,6 +402,27 @@ class Machine(Copies):
 
         return load
 
+    def load_flat_operand(self, eights: bool) -> Any:
+        """The same of few rows: half by half, or by what lanes of a warp say where rows of matrices begin."""
+
+        def load(words: Any, address: int, pitch: int, left: int) -> Words:
+            block, words = self.current.block, words if isinstance(words, Words) else Words()
+            made = []
+            for i in range(16):
+                step, j = divmod(i, 4)
+                if eights:
+                    rows = self._warp("ldmatrix", int(address) + step * 16 * int(pitch))
+                    assert not any(a % 16 for a in rows)
+                    made.append(tuple(block.shared[block.at(np.array(self._pair(rows, j, True)))]))
+                    continue
+                low = int(address) + (step * 16 + j // 2 * 8) * int(pitch) + j % 2 * 16
+                here = block.at(np.array([low, low + int(pitch)])) if left > j % 2 * 8 else None
+                made.append((0.0, 0.0) if here is None else tuple(block.shared[here]))
+            words[:] = made
+            return words
+
+        return load
+
     def fence_products(self) -> Any:
         return lambda: None
 

@@ -15,16 +15,26 @@ from ...registry.checks import first_refusal
 from ...registry.cost import Cost
 from ...registry.variant import Checks, Launch, Num, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
-from ...types import BASIC, DType, Precision, f32, i8, i32, u8
+from ...types import BASIC, DType, Precision, bf16, f16, f32, i8, i32, u8
 from ..hopper.units import ATOM, WARPS
 from . import column_sums, problem, wgmma_cost
+from .operands.flat import flat_operands, from_flat
 from .operands.registers import from_registers, in_registers, rs_operands
 from .operands.tma import GemmOperands, from_shared, operands_of
 from .schedule import split_k, stream_k
 from .schedule.persistent import clusters, narrow_tiles, resident
 from .schedule.split_k import KSplit
 from .wgmma_results import GemmResults, direct_results, partial_sums, results_of
-from .wgmma_tiling import CONFIGS, INT8_CONFIGS, RS_CONFIGS, WgmmaConfig, WgmmaTiling, k_tile, promotes
+from .wgmma_tiling import (
+    CONFIGS,
+    FLAT_CONFIGS,
+    INT8_CONFIGS,
+    RS_CONFIGS,
+    WgmmaConfig,
+    WgmmaTiling,
+    k_tile,
+    promotes,
+)
 
 EXTENT = 2**31 - 1024  # of m, n and k, as i32 coordinates of a tile that hangs over; and of tiles, as u32
 
@@ -63,6 +73,7 @@ def _family(operands: Callable[[RegionSpec], Any], *types: DType) -> Callable[[R
 
 
 family, int8_family, rs_family = _family(operands_of), _family(operands_of, i8, u8), _family(rs_operands, f32)
+flat_family = _family(flat_operands, f16, bf16)
 
 
 def _narrow_checks(tiling: WgmmaTiling, region: RegionSpec) -> Checks:
@@ -111,7 +122,10 @@ def gemm_launch(
     """Of the whole product, or of splits of k."""
     p, _ = problem.read(region)
     tiling, rs, narrow = config.tiling, config.path == "rs", 0
-    operands = from_registers(tiling, region) if rs else from_shared(tiling, operands_of(region))
+    if config.path == "flat":
+        operands = from_flat(tiling, region)
+    else:
+        operands = from_registers(tiling, region) if rs else from_shared(tiling, operands_of(region))
     sizes, tiles = (p.m, p.n, p.k, *p.batch), clusters(tiling, region, operands.in_registers)
     if tiling.narrow_n:
         narrow = narrow_tiles(tiling, region, device)
@@ -143,6 +157,7 @@ class GemmWgmma:
     split     splits of k, and a second launch for their sum and what follows the product
     int8      of i8 and u8, at twice the rate of halves
     rs        of tf32 whose k is not contiguous in one operand, which threads load into registers
+    flat      of few rows of a transposed a, likewise: operands/flat.py
     """
 
     def accepts(region: RegionSpec, config: WgmmaConfig) -> Checks:
@@ -159,6 +174,8 @@ class GemmWgmma:
             yield from _narrow_checks(t, region)
         if region.strict and t.cluster_split > 1:
             yield Reject("strict", split_k.STRICT)
+        if config.path == "flat":  # whose main loop begins with a K-tile
+            yield at_least("K-tiles", cdiv(p.k, k_tile(p.dtype)), t.cluster_split)
         if t.stream:
             yield from stream_k.checks(t, region)
         yield at_most("blocks", clusters(t, region, in_registers(region, config)) * t.together, 2**31 - 1)
@@ -167,7 +184,8 @@ class GemmWgmma:
         t, operand = config.tiling, in_registers(region, config)
         if config.split:
             return wgmma_cost.best_split(t, region, device, operand)[0]
-        cost = wgmma_cost.cost(t, region, device, register_operand=operand)
+        flat = config.path == "flat"
+        cost = wgmma_cost.cost(t, region, device, register_operand=operand, flat=flat)
         return column_sums.with_sums(cost, region, t.rows, device, WARPS)
 
     def workspace(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> int:
@@ -206,3 +224,4 @@ def kernel(
 WGMMA = kernel(CONFIGS, family)
 INT8 = kernel(INT8_CONFIGS, int8_family, dtypes=BASIC | {i8, u8})
 RS = kernel(RS_CONFIGS, rs_family)
+FLAT = kernel(FLAT_CONFIGS, flat_family)

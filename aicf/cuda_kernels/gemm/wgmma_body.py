@@ -24,8 +24,8 @@ from ..dsl import cuda, device, int32, uint32
 from ..hopper import scheduler, stream_k
 from ..hopper.accumulators import Accumulators, accumulated, promoted
 from ..hopper.cluster import cluster_sync, divider, exchange_barriers, gatherer
-from ..hopper.copies import Order, bringer, chosen_box, narrow_box
-from ..hopper.mainloop import Mainloop, Stages, from_registers, from_shared
+from ..hopper.copies import Order, bringer, chosen_box, flat_box, flat_bringer, narrow_box
+from ..hopper.mainloop import Mainloop, Stages, flat_rows, from_registers, from_shared, rows_of_tf32
 from ..hopper.opening import opening
 from ..hopper.ring import advancer, skipper
 from ..hopper.roles import ordered_barrier, registers
@@ -46,7 +46,7 @@ from .epilogue import Epilogue
 from .operands.registers_body import rs_results
 from .wgmma_lines import lines_of_results
 from .wgmma_store import boxes_of_results, runs_of_results
-from .wgmma_tiling import WgmmaTiling, k_tile, promotes
+from .wgmma_tiling import EIGHTS, FLAT, WgmmaTiling, k_tile, promotes
 
 KINDS = {f32: "tf32", f8e4m3: "e4m3", f8e5m2: "e5m2", i8: "s8", u8: "u8"}  # that wgmma multiplies elements as
 
@@ -69,7 +69,8 @@ def wgmma(
 
     a, b                whether k is contiguous in memory, otherwise m or n is; and the axes of the batch that it has a matrix for each index
                         of: dimensions of its map after two
-    register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see operands/registers_body.py
+    register_operand    "a" or "b": the RS operand; if b, the kernel computes b^T a^T, with m and n swapped; see operands/registers_body.py. FLAT or EIGHTS:
+                        few rows of a, which are one piece of memory; see operands/flat.py
     staged              how many results are stored by way of shared memory, a box at a time: all or none; or how many operands
                         of the epilogue are loaded that way, if they are more; see wgmma_store.py
     lines               the one that is staged is stored by warps, not by TMA; see wgmma_lines.py
@@ -90,11 +91,14 @@ def wgmma(
     dec_registers, inc_registers = registers(tiling.registers)
     griddepcontrol_launch = launch_dependents()
     each, columns_of = coords_of(epilogue).each, counter_of(tiling)
-    produce = producing(tiling, epilogue, stages) if producing else producer(tiling, a, b, epilogue, stages)
-    mainloop = mainloop_of(tiling, epilogue, a[0], b[0], staged, bool(register_operand))
+    flat = register_operand in (FLAT, EIGHTS)
+    produce = (
+        producing(tiling, epilogue, stages) if producing else producer(tiling, a, b, epilogue, stages, flat)
+    )
+    mainloop = mainloop_of(tiling, epilogue, a[0], b[0], staged, register_operand)
     if storing:
         results = storing(tiling, epilogue)
-    elif register_operand:
+    elif register_operand and not flat:
         results = rs_results(tiling, epilogue, register_operand == "b")
     elif lines:
         results = lines_of_results(tiling, epilogue, staged)
@@ -102,7 +106,7 @@ def wgmma(
         results = boxes_of_results(tiling, epilogue, staged, tma_sources)
     else:
         results = runs_of_results(tiling, epilogue)
-    consume = consumer(tiling, epilogue, mainloop, results, staged)
+    consume = consumer(tiling, epilogue, mainloop, results, staged, flat)
     swap_ab = device(
         (lambda sizes: (sizes[1], sizes[0], *sizes[2:])) if register_operand == "b" else (lambda sizes: sizes)
     )
@@ -134,7 +138,7 @@ def wgmma(
         + "_lines" * lines
         + "_staged" * (staged > 0 and not lines)
         + "_tma_sources" * (len(tma_sources) > 0)
-        + f"_rs_{register_operand}" * bool(register_operand)
+        + f"_rs_{register_operand.replace(' ', '_')}" * bool(register_operand)
     )
     kernel.blocks_per_sm = tiling.blocks
     kernel.waits = True
@@ -175,8 +179,9 @@ def work_tiles_of(tiling: WgmmaTiling, epilogue: Epilogue) -> WorkTiles:
     return stream_k.work_units(coords) if tiling.stream else scheduler.tiles_in_turn(coords)
 
 
-def placer_of(tiling: WgmmaTiling, batched: bool) -> Any:
-    return scheduler.placer(tiling.group_m, tiling.n, batched, tiling.narrow_n)
+def placer_of(tiling: WgmmaTiling, batched: bool, flat: bool = False) -> Any:
+    place = scheduler.placer(tiling.group_m, tiling.n, batched, tiling.narrow_n)
+    return scheduler.with_rows(place) if flat else place
 
 
 def counter_of(tiling: WgmmaTiling) -> Any:
@@ -189,12 +194,16 @@ def mainloop_of(
     a_k_major: bool,
     b_k_major: bool,
     staged: int,
-    register_operand: bool,
+    register_operand: str,
 ) -> Mainloop:
     stages = Stages(tiling.stages(staged), tiling.stage_bytes, tiling.a_bytes, tiling.own_bytes)
+    if register_operand in (FLAT, EIGHTS):
+        assert tiling.m == 64 and tiling.cluster == 1, f"{tiling}: all rows are of one tile"
+        operand = flat_rows(epilogue.dtype.name, register_operand == EIGHTS)
+        return from_registers(stages, tiling.n, operand, b_k_major)
     if register_operand:
         assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread has two rows"
-        return from_registers(stages, tiling.n)
+        return from_registers(stages, tiling.n, rows_of_tf32())
     accumulators = accumulators_of(tiling, epilogue, a_k_major, b_k_major)
     return from_shared(stages, accumulators, a_k_major, b_k_major, tiling.cluster, tiling.cluster_split)
 
@@ -211,8 +220,11 @@ def accumulators_of(
 # --- the producer -----------------------------------------------------------------------------------------------------
 
 
-def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int) -> Any:
-    """`produce(base, full, maps, walk, sizes)`: one thread issues loads of K-tile after K-tile, as soon as there is room.
+def producer(
+    tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue, stages: int, flat: bool = False
+) -> Any:
+    """`produce(base, full, maps, walk, sizes)`: one thread issues loads of K-tile after K-tile, as soon as there is room. `flat`: of a's
+    few rows, which are one piece of memory.
 
     Of a cluster, each block loads its own a, and its share of b for all of them: a stage is empty when all have read it. When the
     last ones are, nobody arrives here any more, and the block's shared memory may go.
@@ -221,14 +233,14 @@ def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epil
     share, tile_k = tiling.n // cluster, k_tile(epilogue.dtype)
     stage_bytes, a_bytes = tiling.stage_bytes, tiling.a_bytes
     share_bytes, empty = tiling.b_bytes // cluster, 8 * stages
-    bring_a = bringer(tile_m, a_order, tile_k, load_box)
+    bring_a = flat_bringer(a_order[1], load_box) if flat else bringer(tile_m, a_order, tile_k, load_box)
     bring_b = bringer(
         share, b_order, tile_k, load_box if cluster == 1 else functools.partial(multicast_box, cluster)
     )
     make_plan, tile_of, k_tiles_of, in_k = work_tiles_of(tiling, epilogue)
     point_of, place = coords_of(epilogue).point, placer_of(tiling, epilogue.batch > 0)
     wait, announce, advance, divide = wait_phase(), expect(), advancer(stages), divider(tiling.cluster_split)
-    a_box = chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
+    a_box = flat_box(0) if flat else chosen_box(tile_m, a_order[0], 0, -1 - b_order[0])
     b_box = narrow_box(
         tiling.narrow_n, b_order[0], chosen_box(share, b_order[0], 1, -1, cluster == 1), -2 - a_order[0]
     )
@@ -269,8 +281,8 @@ def producer(tiling: WgmmaTiling, a_order: Order, b_order: Order, epilogue: Epil
 
 
 def consumer(
-    tiling: WgmmaTiling, epilogue: Epilogue, mainloop: Mainloop, results: tuple[Any, Any, Any], staged: int
-) -> Any:
+    tiling: WgmmaTiling, epilogue: Epilogue, mainloop: Mainloop, results: tuple[Any, Any, Any], staged: int, flat: bool = False
+) -> Any:  # fmt: skip
     """`consume(group, base, full, maps, walk, sizes, scales, operands)`: a warpgroup multiplies its rows of its turn group's tiles.
 
     With ping-pong, the next turn group starts once this one has issued its last wgmma. `results`: what they are made by; see
@@ -279,7 +291,7 @@ def consumer(
     tile_m, cluster, blocks = tiling.m, tiling.cluster, tiling.row_blocks
     turn_groups, cooperative = tiling.turn_groups, tiling.cooperative
     (start, places_of, run, finish), (ask, write, done) = mainloop, results
-    skip, place = skipper(tiling.stages(staged)), placer_of(tiling, epilogue.batch > 0)
+    skip, place = skipper(tiling.stages(staged)), placer_of(tiling, epilogue.batch > 0, flat)
     wait_turn, pass_turn = ordered_barrier(tiling.consumers, tiling.ping_pong)
     work_tiles, batch_origin_of = work_tiles_of(tiling, epilogue), coords_of(epilogue).origin
     make_plan, tile_of, k_tiles_of, _ = work_tiles

@@ -47,6 +47,9 @@ SHORT_ROWS = 0.65  # of the bandwidth, where boxes have 128 bytes of each row of
 # For each tile of a product of mixed widths: nothing at clocks that last, as much as 0.5 in one launch with cold caches.
 # 4096³ is 4 % faster by it than by 128x256 at such clocks, and 0.5 % slower in one launch
 MIXED_WIDTHS_US = 0.3
+# For each K-tile of an operand with so many rows, times what one of them is more than one of 64: where k is not contiguous, each k is a request,
+# and all blocks make those of the same lines. 8x4096x14336 TN took 9 us longer than NN, 16x8192x8192 TT 2 us longer than NT
+SHORT_BOX_US = 0.8
 BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
 # times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
 STRADDLE, WITHIN_SECTOR = 1.2, 1.9
@@ -98,10 +101,12 @@ def cost(
     k: int = 0,
     operand_bytes: int = 0,
     crowded: float | None = None,
+    flat: bool = False,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
     operand, "a" or "b", see operands/registers.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
-    operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`."""
+    operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`. flat: few rows of a
+    are one piece of memory."""
     p, _ = problem.read(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step
@@ -120,7 +125,7 @@ def cost(
     a_extent, b_extent = boxed(tiling.m, m), boxed(tiling.n, n)
     fetch = max(
         (a_extent + b_extent) * size / PORT,
-        (a_extent + b_extent / tiling.cluster) * size * _straddling(region) * share / L2_PER_SM,
+        (a_extent + b_extent / tiling.cluster) * size * _straddling(region, flat) * share / L2_PER_SM,
     ) * 1e-3  # fmt: skip
     flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
     wait = flight * (k_tiles - 1) / tiling.stages(boxes)
@@ -171,7 +176,7 @@ def cost(
         through, total = gemm_split.sum_cost(region, p, split.number, device)
         nbytes = given + through
     reached = MEMORY
-    if tiling.n == ATOM and tiling.blocks > 1 and n >= m:
+    if tiling.n == ATOM and tiling.blocks > 1 and tiling.cluster_split == 1 and n >= m:
         reached *= SHORT_ROWS
     if tiling.cluster_split > 1 and m > tiling.m and n > tiling.n:
         reached /= AGAIN
@@ -182,7 +187,11 @@ def cost(
     if tiling.cluster_split > 1:
         # one tile each: nothing is on its way while sums are exchanged, or before the next block begins
         begin = START_US + TRIP_US + NEXT_SUBTILE_US * tiling.consumers * subtiles
-        together = max(limits[limit] + finish, most * (alone + finish + begin) - begin)
+        slots = usable(tiling, device) * tiling.blocks
+        between = (rounds - 1) * (finish + begin) + finish
+        full, rest = divmod(tiles, slots)
+        whole_us, last_us = (max(limits[limit] * n / tiles, alone) for n in (slots, rest))
+        together = max(full * whole_us + (last_us if rest else 0.0) + between, in_turn + finish)
     if split is None and leaving is None and limit != "memory":  # which has no time to spare, or takes power
         together += MOVED * _moved_bytes(region) / device.bandwidth * 1e-3
     first = tiling.stage_bytes / PORT * 1e-3
@@ -199,6 +208,8 @@ def cost(
         if until > reached * (1 + 1e-9):
             terms[name] = until - reached
             reached = until
+    if short := 0.0 if flat else SHORT_BOX_US * _short_boxes(region):
+        terms["short rows"] = most * k_tiles * short
     if split is None:
         return Cost(terms)
     return Cost({**terms, "sum of parts": total.us})
@@ -219,6 +230,16 @@ def _moved_bytes(region: RegionSpec) -> int:
     return max(0, region.nbytes - factors - p.count * p.m * p.n * own)
 
 
+@lru_cache(maxsize=256)
+def _short_boxes(region: RegionSpec) -> float:
+    """How much more requests for rows of less than 128 bytes cost, of halves of which k is not contiguous, than those for whole ones."""
+    more = 0.0
+    for x in problem.operands(region):
+        whole = x.mn.extent >= ATOM or x.mn.extent == 1 or x.matrix.dtype.itemsize != f16.itemsize
+        more += 0.0 if whole or x.k.step == 1 else 1 / x.mn.extent - 1 / ATOM
+    return more
+
+
 def _rate(tiling: WgmmaTiling, dtype: DType, share: float, power: float | None = None) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
     halves = dtype in (f16, bf16) and not tiling.promoted
@@ -232,9 +253,9 @@ def _rate(tiling: WgmmaTiling, dtype: DType, share: float, power: float | None =
     return rate * SMALL_N if tiling.n == ATOM and halves else rate
 
 
-def _straddling(region: RegionSpec) -> float:
+def _straddling(region: RegionSpec, flat: bool) -> float:
     p, _ = problem.read(region)
-    pitches = max(p.a_steps[-2:]), max(p.b_steps[-2:])
+    pitches = 0 if flat else max(p.a_steps[-2:]), max(p.b_steps[-2:])
     apart = math.gcd(128, *(pitch * p.dtype.itemsize for pitch in pitches))
     return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
 

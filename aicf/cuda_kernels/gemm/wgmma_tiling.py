@@ -12,6 +12,7 @@ from ..hopper.units import SUBTILE_BYTES, SWIZZLE_BYTES, WARPGROUP
 ENOUGH = 4  # stages: a second subtile for each result is not worth one of them
 EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
 MOST_WORDS = 32  # of operands by column, that wait in registers
+FLAT, EIGHTS = "flat", "flat_eights"  # a few rows of a as one piece of memory, in registers; whole eights of them
 OF_C = -1  # c, where loads of an epilogue are counted
 ADDRESSES = 40  # registers that a main loop has beside accumulators, at least
 SMS = 132  # of an H100 or H200: what `group_m` is made for
@@ -64,6 +65,7 @@ class WgmmaTiling:
         ping_pong, cluster = "_pingpong" * self.ping_pong, f"_cluster{self.cluster}" * (self.cluster > 1)
         split = (
             f"_cluster_split{self.cluster_split}" * (self.cluster_split > 1)
+            + "_two" * (self.cluster_split > 1 and self.blocks > 1)
             + "_stream" * self.stream
             + "_promoted" * self.promoted
         )
@@ -239,6 +241,8 @@ TILINGS = (
     WgmmaTiling(64, 128, 1, cluster_split=2, registers=None),
     WgmmaTiling(64, 64, 1, cluster_split=2, registers=None),
     WgmmaTiling(64, 64, 1, cluster_split=4, registers=None),
+    # For few rows, whose time is the memory's: 72 tiles are 144 blocks, of which 132 would run first and 12 then
+    WgmmaTiling(64, 64, 1, cluster_split=2, blocks=2, registers=None),
 )
 
 
@@ -261,7 +265,8 @@ STREAM = tuple(replace(t, stream=True) for t in tilings("128x128_pingpong 128x25
 class WgmmaConfig:
     """A tiling, how operands get to tensor cores, and what for.
 
-    path   "": wgmma reads both from shared memory; "int8": likewise, bytes; "rs": one of f32 goes through registers
+    path   "": wgmma reads both from shared memory; "int8": likewise, bytes; "rs": one of f32 goes through registers; "flat": few rows of a
+           transposed a of halves do
     split  whether k is split, and a second launch adds up: for few results and long k
     """
 
@@ -283,4 +288,7 @@ CONFIGS = (
 )
 INT8_CONFIGS = tuple(WgmmaConfig(t, "int8") for t in TILINGS if t.cluster_split == 1)
 # Of which a thread has two rows of the operand in registers, and no block shares anything with another.
+FLAT_CONFIGS = _configs(
+    "64x64_cluster_split4 64x64_cluster_split2 64x64_cluster_split2_two 64x128_cluster_split2 64x128_pingpong 64x128", "flat"
+)
 RS_CONFIGS = *_configs("128x256 128x128 64x128_pingpong 64x64", "rs"), *_configs("128x128", "rs", split=True)

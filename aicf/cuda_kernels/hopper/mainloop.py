@@ -20,12 +20,13 @@ from ..ptx import (
     wait_phase,
     wait_products,
 )
-from ..ptx.register_operand import register_operand_place
+from ..ptx.register_operand import flat_operand_place, load_flat_operand, register_operand_place
 from ..ptx.wgmma import WORDS
 from ..tiles.tile import zeros
 from .accumulators import Accumulators
 from .ring import advancer, places_of_stages, releaser
 
+HALF = 2  # bytes
 NO_WORDS = (np.uint32(0),) * WORDS
 
 
@@ -99,9 +100,36 @@ def from_shared(
     return Mainloop(start, device(places), device(run), device(finish))
 
 
-def from_registers(stages: Stages, n: int) -> Mainloop:
-    """64 rows of TF32 of the MN-major first operand, whose words each thread loads from shared memory itself: wgmma takes words from there
-    K-major only. The second operand is K-major.
+class RegisterOperand(NamedTuple):
+    """The first operand, which threads load from shared memory to registers: 64 rows of it.
+
+    kinds  of both operands' elements
+    place  `place(warp, lane)`: from where on in a K-tile a thread loads
+    load   `load(words, address)`: a thread's words of a K-tile, into the registers that `words` have; of a flat one
+           `load(words, address, pitch, left)`: bytes from k to k, and rows from the thread's first one on
+    flat   `flat(rows, warp, lane)`: of a flat one, `place` for so many rows
+    """
+
+    kinds: tuple[str, str]
+    place: Any
+    load: Any
+    flat: Any = None
+
+
+def rows_of_tf32() -> RegisterOperand:
+    """MN-major boxes: wgmma takes words from shared memory K-major only."""
+    return RegisterOperand(("tf32", "tf32"), register_operand_place(), load_register_operand())
+
+
+def flat_rows(kind: str, eights: bool) -> RegisterOperand:
+    """Halves of few rows, in a stage as in memory: all rows of a k, and then those of the next k. `eights`: whole eights of rows."""
+    nowhere = device(lambda warp, lane: uint32(0))
+    return RegisterOperand((kind, kind), nowhere, load_flat_operand(eights), flat_operand_place(eights))
+
+
+def from_registers(stages: Stages, n: int, operand: RegisterOperand, b_k_major: bool = True) -> Mainloop:
+    """64 rows of the first operand, whose words each thread loads from shared memory itself. How many rows a flat one has is the work tile's
+    number that narrow ones have elsewhere.
 
     Products read registers while their threads go on. So there are two sets of words, and a set is loaded when the products that read
     it before are done: those of a K-tile are under way while words of the next one are loaded. There is a K-tile at least.
@@ -109,8 +137,8 @@ def from_registers(stages: Stages, n: int) -> Mainloop:
     count, stage_bytes, empty = stages.number, stages.nbytes, 8 * stages.number
     own_bytes, b_at = stages.own_bytes, stages.b_at
     commit, wait_but_one, done = commit_products(), wait_products(1), finish_products(n // 2)
-    ask = multiply_k_tiles(("tf32", "tf32"), n, 1, None, True)
-    load, own_place, b_of = load_register_operand(), register_operand_place(), describe(True)
+    ask = multiply_k_tiles(operand.kinds, n, 1, None, b_k_major)
+    load, own_place, b_of = operand.load, operand.place, describe(b_k_major)
     wait, tell, advance = wait_phase(), arrive(), advancer(count)
 
     def places(base, full, part, member):
@@ -121,6 +149,11 @@ def from_registers(stages: Stages, n: int) -> Mainloop:
         """Words of a K-tile, when it has arrived."""
         wait(uint32(places[0] + uint32(8) * stage), phase)
         return load(words, uint32(places[1] + stage * uint32(stage_bytes)))
+
+    def fetch_flat(words, stage, phase, places):
+        """The same of a flat operand."""
+        wait(uint32(places[0] + uint32(8) * stage), phase)
+        return load(words, uint32(places[1] + stage * uint32(stage_bytes)), places[3], places[4])
 
     def release_before(stage, places, member):
         """Each warp has read its rows of it by itself."""
@@ -140,7 +173,7 @@ def from_registers(stages: Stages, n: int) -> Mainloop:
         following, phase = advance(stage, phase)
         return acc, following, phase
 
-    fetch_words, ask_for = device(fetch), device(multiply)
+    fetch_words, ask_for = device(fetch_flat if operand.flat else fetch), device(multiply)
 
     def run(state, stage, phase, count, narrow_tile, places, member):
         acc, words, others = state
@@ -160,10 +193,20 @@ def from_registers(stages: Stages, n: int) -> Mainloop:
             acc, stage, phase = ask_for(acc, others, stage, phase, step, places, member)
         return (acc, words, others), stage, phase, stage
 
+    run_all, flat_place = device(run), operand.flat
+
+    def run_flat(state, stage, phase, count, rows, places, member):
+        warp, lane = member >> 5, member & 31
+        own = uint32(places[1] + flat_place(rows, warp, lane))
+        left = np.int32(rows - warp * 16 - (lane >> 2))
+        flat = places[0], own, places[2], uint32(rows * HALF), left
+        return run_all(state, stage, phase, count, rows, flat, member)
+
     def finish(state, stage, count, places, member):
         acc, words, others = state
         acc = done(acc)
         release(stage, places, member)
         return (acc, words, others), acc
 
-    return Mainloop((zeros(n // 2), NO_WORDS, NO_WORDS), device(places), device(run), device(finish))
+    start, runs = (zeros(n // 2), NO_WORDS, NO_WORDS), device(run_flat) if operand.flat else run_all
+    return Mainloop(start, device(places), runs, device(finish))

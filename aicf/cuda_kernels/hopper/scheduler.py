@@ -45,6 +45,16 @@ def placer(group_m: int, tile_n: int, batched: bool, narrow_n: int = 0) -> Any:
     return device(place_either)
 
 
+def with_rows(place: Any) -> Any:
+    """`place`, with the number of rows of results in the place of that among narrow tiles: what a main loop wants of a flat operand."""
+
+    def place_rows(tile, rows, columns, sizes):
+        row, column, batch_coord, _ = place(tile, rows, columns, sizes)
+        return row, column, batch_coord, int32(sizes[0])
+
+    return device(place_rows)
+
+
 def counter(tile_n: int, narrow_n: int = 0, narrow_group: int = 0) -> Any:
     """`columns(sizes)`: of tiles; with as many narrow ones as `sizes` says, one more for each group of these."""
     if not narrow_n:

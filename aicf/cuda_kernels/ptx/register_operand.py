@@ -1,5 +1,5 @@
 """The first operand of a product by a warpgroup, loaded to registers from MN-major rows: of tf32,
-which wgmma does not read from shared memory. PTX ISA, chapters "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions" and
+which wgmma does not read from shared memory; and of few rows of halves that are there without padding. PTX ISA, chapters "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions" and
 "Data Movement and Conversion Instructions"; sm_90a.
 
 A K-tile of 64 of m or n is two boxes of 32, a row of 128 bytes for each of 32 k, swizzled. Which m is which row of a product does
@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..dsl import deferred, device, int32, intrinsic, ir, types, uint32
+from ..llvm import const
 from .assemble import assemble
 from .copy import moved
-from .wgmma import SWIZZLE_BYTES, WORDS
+from .wgmma import STEPS, SWIZZLE_BYTES, WORDS
 
+HALF = 2  # bytes
 BOX_MN = 32  # extent of a box
 BOX_BYTES = BOX_MN * SWIZZLE_BYTES
 # From a thread's first pair to each of its others, in the order of their words: k in steps of four, of which every other one flips a bit of
@@ -66,3 +68,71 @@ def load_register_operand() -> Any:
         return words(words, types.uint32), codegen
 
     return load
+
+
+# --- few rows of halves, without padding --------------------------------------------------------------------------------
+
+MATRICES = "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$8];"
+STEP = 16  # of k, that one instruction sums over
+
+
+def flat_operand_place(eights: bool) -> Any:
+    """`place(rows, warp, lane)`: in bytes, from where on `load_flat_operand` loads a thread's words, of so many rows."""
+
+    def matrix_row(rows, warp, lane):
+        k, row = (lane >> 4) * 8 + (lane & 7), warp * 16 + (lane >> 3 & 1) * 8
+        return uint32((k * rows + row) * HALF)
+
+    def pair(rows, warp, lane):
+        k, row = (lane & 3) * 2, warp * 16 + (lane >> 2)
+        return uint32((k * rows + row) * HALF)
+
+    return device(matrix_row if eights else pair)
+
+
+@deferred
+def load_flat_operand(eights: bool) -> Any:
+    """`load(words, address, pitch, left)`: a thread's 16 words of 64 rows and 64 k of halves, as `multiply_k_tiles` takes them, into the registers
+    that `words` have: no product that reads these may be under way. From a k to the next are `pitch` bytes; `left` rows there are, from
+    the thread's first one on. `eights`: in matrices of 8 x 8, whose rows begin at multiples of 16 bytes; what is not there may be any number.
+    Else half by half; what is not there is 0. `ldmatrix`, `ld.shared`."""
+
+    def matrices(b, words, address, pitch, left):
+        kind, made = ir.LiteralStructType([ir.IntType(32)] * 4), []
+        for step in range(STEPS):
+            at = b.add(address, b.mul(pitch, const(STEP * step)))
+            given = [*words[4 * step : 4 * step + 4], at]
+            four = assemble(b, MATRICES, "=r,=r,=r,=r,0,1,2,3,r,~{memory}", kind, given, True, True)
+            made += [b.extract_value(four, i) for i in range(4)]
+        return made
+
+    def pairs(b, words, address, pitch, left):
+        made = []
+        for i, word in enumerate(words):
+            k, below = i // 4 * STEP + i % 4 // 2 * 8, i % 2 * 8
+            low = b.add(address, b.mul(pitch, const(k)))
+            text = pair_text(below)
+            given = [word, low, b.add(low, pitch), left]
+            made.append(assemble(b, text, "=r,0,r,r,r,~{memory}", ir.IntType(32), given, True))
+        return made
+
+    @intrinsic
+    def load(typing, words, address, pitch, left):
+        def codegen(ctx, b, sig, args):
+            given = [b.extract_value(args[0], i) for i in range(WORDS)]
+            made = (matrices if eights else pairs)(b, given, *args[1:])
+            return ctx.make_tuple(b, sig.return_type, made)
+
+        return words(words, types.uint32, types.uint32, types.int32), codegen
+
+    return load
+
+
+def pair_text(below: int) -> str:
+    """Two halves, of a k and the next one, of the row that is so many below the thread's first one: $0, where $1 was, from $2 and $3 on; $4 rows
+    are left."""
+    lines = (
+        ".reg .b16 low, high;", ".reg .pred p;", f"setp.gt.s32 p, $4, {below};", "mov.b16 low, 0;", "mov.b16 high, 0;",
+        f"@p ld.shared.b16 low, [$2+{below * HALF}];", f"@p ld.shared.b16 high, [$3+{below * HALF}];", "mov.b32 $0, {low, high};",
+    )  # fmt: skip
+    return "{\n" + "\n".join(lines) + "\n}"

@@ -65,15 +65,13 @@ def each_operand(region: RegionSpec, either: bool = False) -> tuple[TmaOperand |
 
 def _operand(x: GemmOperand, either: bool) -> TmaOperand | Reject:
     """Steps of an extent of one mean nothing."""
-    name, index, matrix, mn, k, batch = x
+    name, index, matrix, mn, k, _ = x
     if matrix.alignment < TMA_ALIGNMENT:
         return Reject("aligned", f"{name} is aligned to {matrix.alignment} bytes, needs {TMA_ALIGNMENT}")
-    axes = tuple(i for i, axis in enumerate(batch) if axis.extent > 1 and axis.step)
-    walks = tuple((batch[i].extent, batch[i].step * matrix.dtype.itemsize) for i in axes)
-    if any(pitch % TMA_ALIGNMENT for _, pitch in walks):
-        return Reject(
-            "batch", f"{name} is {matrix}, needs matrices that begin at multiples of {TMA_ALIGNMENT} bytes"
-        )
+    found = walks_of(x)
+    if isinstance(found, Reject):
+        return found
+    axes, walks = found
     orders = (True, k, mn), (False, mn, k)
     either = either or matrix.dtype.itemsize == 2
     for k_major, (inner, step), (outer, pitch) in orders if either else orders[:1]:
@@ -90,6 +88,16 @@ def _operand(x: GemmOperand, either: bool) -> TmaOperand | Reject:
     )
 
 
+def walks_of(x: GemmOperand) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]] | Reject:
+    """Of a batch, along which axes an operand has matrices of its own; and of each axis the extent, and bytes from one to the next."""
+    axes = tuple(i for i, axis in enumerate(x.batch) if axis.extent > 1 and axis.step)
+    walks = tuple((x.batch[i].extent, x.batch[i].step * x.matrix.dtype.itemsize) for i in axes)
+    if any(pitch % TMA_ALIGNMENT for _, pitch in walks):
+        needed = f"matrices that begin at multiples of {TMA_ALIGNMENT} bytes"
+        return Reject("batch", f"{x.name} is {x.matrix}, needs {needed}")
+    return axes, walks
+
+
 # --- what a kernel loads ----------------------------------------------------------------------------------------------
 
 
@@ -100,7 +108,7 @@ class GemmOperands:
     maps        of a and b
     a, b        in which order they are in memory
     last        maps of last tiles, and before them one of narrow tiles of b; see `wgmma` of wgmma_body.py
-    in_registers  "a" or "b": the RS operand, whose map is the first one; see registers.py
+    in_registers  "a" or "b": the RS operand, whose map is the first one; see registers.py. Or a that is `FLAT` or `EIGHTS`; see flat.py
     producing   `producing(tiling, epilogue, stages)`: a producer in the place of the GEMM's
     """
 
