@@ -12,7 +12,10 @@ from ..hopper.units import SUBTILE_BYTES, SWIZZLE_BYTES, WARPGROUP
 ENOUGH = 4  # stages: a second subtile for each result is not worth one of them
 EIGHT = 8  # columns that four threads hold together; and a thread's accumulators of 16 columns and 16 rows
 MOST_WORDS = 32  # of operands by column, that wait in registers
-FLAT, EIGHTS = "flat", "flat_eights"  # a few rows of a as one piece of memory, in registers; whole eights of them
+FLAT, EIGHTS = (
+    "flat",
+    "flat_eights",
+)  # a few rows of a as one piece of memory, in registers; whole eights of them
 OF_C = -1  # c, where loads of an epilogue are counted
 ADDRESSES = 40  # registers that a main loop has beside accumulators, at least
 SMS = 132  # of an H100 or H200: what `group_m` is made for
@@ -289,6 +292,7 @@ CONFIGS = (
 INT8_CONFIGS = tuple(WgmmaConfig(t, "int8") for t in TILINGS if t.cluster_split == 1)
 # Of which a thread has two rows of the operand in registers, and no block shares anything with another.
 FLAT_CONFIGS = _configs(
-    "64x64_cluster_split4 64x64_cluster_split2 64x64_cluster_split2_two 64x128_cluster_split2 64x128_pingpong 64x128", "flat"
+    "64x64_cluster_split4 64x64_cluster_split2 64x64_cluster_split2_two 64x128_cluster_split2 64x128_pingpong 64x128",
+    "flat",
 )
 RS_CONFIGS = *_configs("128x256 128x128 64x128_pingpong 64x64", "rs"), *_configs("128x128", "rs", split=True)

@@ -55,6 +55,10 @@ def from_flat(tiling: WgmmaTiling, region: RegionSpec) -> GemmOperands:
     size, count = a.matrix.dtype.itemsize, a.mn.extent * a.k.extent
     line = cdiv(count * size, TMA_ALIGNMENT) * TMA_ALIGNMENT
     extents, pitches = (count, 1, *(extent for extent, _ in batch)), (line, *(pitch for _, pitch in batch))
-    boxes = TensorMap(In(a.operand), a.matrix.dtype, extents, pitches, (FLAT_BOX, 1, *(1 for _ in batch)), swizzle=0)
+    boxes = TensorMap(
+        In(a.operand), a.matrix.dtype, extents, pitches, (FLAT_BOX, 1, *(1 for _ in batch)), swizzle=0
+    )
     last = (b.map(tiling.n, last=True),) * b.k_major
-    return GemmOperands((boxes, b.map(tiling.n)), (False, axes), b.order, last, EIGHTS if a.mn.extent % 8 == 0 else FLAT)
+    return GemmOperands(
+        (boxes, b.map(tiling.n)), (False, axes), b.order, last, EIGHTS if a.mn.extent % 8 == 0 else FLAT
+    )
