@@ -11,9 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ..errors import DeviceError
 from ..lazy import deferred
+from .calibration import DEFAULT, Calibration, shipped
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class DeviceSpec:
     link     GB/s that a collective moves between devices of one node, one way: what NVLink or PCIe leaves of its rate
     peers    devices of a node
     network  the same between nodes, of one device's share: a 400 Gbit/s adapter for each, unless said
+    calibration  constants of predictions that were fitted for it: see `calibration.py`
     """
 
     name: str
@@ -39,6 +44,7 @@ class DeviceSpec:
     link: float = 10.0
     peers: int = 8
     network: float = 40.0
+    calibration: Calibration = field(default=DEFAULT, repr=False)
 
     @property
     def target(self) -> str:
@@ -88,8 +94,11 @@ def _cuda(
         memory_gb * 2**30,
         launch_us,
         link,
+        calibration=shipped(name, _FITTED.get(arch, "")),
     )
 
+
+_FITTED = {(9, 0): "h200"}  # whose calibration other GPUs of an architecture take
 
 PRESETS: dict[str, DeviceSpec] = {
     spec.name: spec
@@ -143,12 +152,14 @@ def preset(name: str) -> DeviceSpec:
     return PRESETS[folded]
 
 
-MEASURED = frozenset({"h200", "h100", "cpu"})  # presets whose predictions were compared with measured times
+def constants(kind: type[T], device: DeviceSpec) -> T:
+    """A family's constants for a device: see `calibration.py`."""
+    return device.calibration.record(kind)
 
 
 def measured_on(spec: DeviceSpec) -> str | None:
-    """The preset on which the predictions for this device were measured; None if they never were."""
-    return spec.name if spec.name in MEASURED else None
+    """The device on which the constants of predictions for this one were measured; None if it was another."""
+    return spec.name if spec.kind == "cpu" or spec.calibration.gpu == spec.name else None
 
 
 def host() -> DeviceSpec:

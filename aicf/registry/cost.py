@@ -15,23 +15,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..device.spec import DeviceSpec
+from ..device.calibration import family
+from ..device.spec import DeviceSpec, constants
 
-# A trip to device memory and back under load, in microseconds: some 500 cycles idle and twice that near saturation on
-# Ampere and Hopper. With a launch it is what the smallest maps take on an H200, to 15 %.
-TRIP_US = 0.65
-# A trip to the L2 cache, with the barrier that waits for it: 260 to 300 cycles at 1.7 GHz.
-CACHE_TRIP_US = 0.2
-# From the L2 cache to each multiprocessor, in GB/s, when all read from it: measured on an H200, 13 TB/s in all.
-L2_PER_SM = 100.0
-# Of a launch and its first trip, what passes while the launch before it ends, where the two may overlap: on an H200 the second launch
-# of products whose k is split takes so much less.
-EARLY_US, EARLY_FROM = 0.35, (9, 0)
-# A barrier of a block and the stores to shared memory before it: a hundred cycles.
-BARRIER_US = 0.05
+EARLY_FROM = (9, 0)  # architectures whose launches may overlap
+
+
+@family("machine")
+@dataclass(frozen=True)
+class MachineConstants:
+    """Constants of the memory system and of launches, in microseconds and GB/s.
+
+    trip_us        a trip to device memory and back under load: some 500 cycles idle and twice that near saturation on Ampere and Hopper
+    cache_trip_us  a trip to the L2 cache, with the barrier that waits for it: 260 to 300 cycles at 1.7 GHz
+    l2_per_sm      GB/s from the L2 cache to each multiprocessor, when all read from it: 13 TB/s in all on an H200
+    early_us       of a launch and its first trip, what passes while the launch before it ends, where the two may overlap
+    barrier_us     a barrier of a block and the stores to shared memory before it: a hundred cycles
+    """
+
+    trip_us: float = 0.65
+    cache_trip_us: float = 0.2
+    l2_per_sm: float = 100.0
+    early_us: float = 0.35
+    barrier_us: float = 0.05
+
+
+def machine(device: DeviceSpec) -> MachineConstants:
+    return constants(MachineConstants, device)
+
+
 # A trip from one rank's memory to another's with NCCL's flags, in a node and through the network, in microseconds.
 HOP_US, NETWORK_HOP_US = 5.0, 12.0
 # How much faster than DRAM a CPU core reads what lies in its L2 cache.
@@ -103,14 +119,14 @@ def roofline(
     """
     if device.kind != "cuda":
         return _on_host(device, bytes, flops, rate, efficiency, memory_efficiency, launches)
-    terms = {"launch": device.launch_us * launches, "latency": TRIP_US * launches}
+    terms = {"launch": device.launch_us * launches, "latency": (m := machine(device)).trip_us * launches}
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6  # flops per microsecond
     if flops and not speed:  # the device has no such unit: never the best choice
         return Cost({**terms, "compute": math.inf})
     even = flops / speed if flops else 0.0  # every multiprocessor as busy as the others
     needed = even if useful is None else min(useful, flops) / speed if flops else 0.0
     limit, reached = "memory", memory_us(device, bytes, memory_efficiency)
-    if (reads := cached / (L2_PER_SM * device.sms) * 1e-3) > reached:
+    if (reads := cached / (m.l2_per_sm * device.sms) * 1e-3) > reached:
         limit, reached = "L2", reads
     if needed > reached:
         limit, reached = "compute", needed
@@ -118,7 +134,7 @@ def roofline(
     busy, ended, waited, last = even, even, even, "wave tail"
     if blocks:
         busy, ended, waited = _waves(
-            device.sms, blocks, blocks_per_sm, even * device.sms / blocks, finish, chain, in_step
+            device.sms, blocks, blocks_per_sm, even * device.sms / blocks, finish, chain, m.trip_us, in_step
         )
         last = "wave tail" if blocks > device.sms * blocks_per_sm else "idle multiprocessors"
     for name, total in (
@@ -135,12 +151,12 @@ def roofline(
 
 def early_us(device: DeviceSpec) -> float:
     """What a kernel's second launch takes less than its first."""
-    return EARLY_US if device.arch >= EARLY_FROM else 0.0
+    return machine(device).early_us if device.arch >= EARLY_FROM else 0.0
 
 
 def one_launch(region: object, device: DeviceSpec) -> float:
     """What `roofline` never goes below."""
-    return device.launch_us + (TRIP_US if device.kind == "cuda" else 0.0)
+    return device.launch_us + (machine(device).trip_us if device.kind == "cuda" else 0.0)
 
 
 def memory_us(device: DeviceSpec, bytes: float, efficiency: float = 1.0) -> float:
@@ -164,7 +180,14 @@ def collective(device: DeviceSpec, kind: str, nbytes: int, ranks: int) -> Cost:
 
 
 def _waves(
-    sms: int, blocks: int, per_sm: int, alone: float, finish: float, chain: float, in_step: bool = False
+    sms: int,
+    blocks: int,
+    per_sm: int,
+    alone: float,
+    finish: float,
+    chain: float,
+    trip: float,
+    in_step: bool = False,
 ) -> tuple[float, float, float]:
     """Microseconds until the last block is done: by arithmetic only, with what it does at its end, and with dependent steps.
 
@@ -180,8 +203,8 @@ def _waves(
     ended, waited, steps = turns * alone, 0.0, alone + chain
     if full:
         together = per_sm * alone
-        waited = max(together, steps) + (full - 1) * max(together, steps + TRIP_US)
-        steps += TRIP_US
+        waited = max(together, steps) + (full - 1) * max(together, steps + trip)
+        steps += trip
     if rest:
         waited += max(crowd * alone, steps)
     return busy, ended, waited

@@ -11,7 +11,7 @@ from functools import partial
 from math import ceil
 
 from aicf.device.spec import DeviceSpec
-from aicf.registry.cost import L2_PER_SM
+from aicf.registry.cost import machine
 
 from .. import sides
 from ..harness import Bench, Case, NotHere, Suite, WrongResult
@@ -56,7 +56,7 @@ class Step:
         limits = {"tensor cores" if tensor_cores else "CUDA cores": peak}
         # it gives as many bytes in a cycle as there are lanes for f32, each of two flops
         limits["shared memory" if r > 1 else "L1"] = device.tflops["f32"] * r * c / ((r + c) * held)
-        limits["L2"] = L2_PER_SM * device.sms * 2e-3 * m * n / ((m + n) * size)
+        limits["L2"] = machine(device).l2_per_sm * device.sms * 2e-3 * m * n / ((m + n) * size)
         limits["memory"] = device.bandwidth * 1e-3 * p.flops / p.nbytes
         blocks = ceil(p.m / m) * ceil(p.n / n) * self.parts
         waves = ceil(blocks / device.sms) * device.sms * m * n / self.parts

@@ -39,7 +39,7 @@ from aicf.types import Precision, f32
 VARIANTS = {v.name: v for v in variants_in(gemm_fma)}
 WHOLE = {name: v for name, v in VARIANTS.items() if not name.endswith(" split]")}
 
-PAIR, SINGLE = FmaTiling(64, 64, 16, 1.0, 1, raws=2, warp_groups=2), FmaTiling(64, 64, 32, 1.0, 1)
+PAIR, SINGLE = FmaTiling(64, 64, 16, 1, raws=2, warp_groups=2), FmaTiling(64, 64, 32, 1)
 
 
 def padded(m: int, n: int, k: int, make=product, ta=False, tb=False, **more) -> RegionSpec:

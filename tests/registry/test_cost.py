@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aicf.device.spec import PRESETS, preset
-from aicf.registry.cost import L2_PER_SM, TRIP_US, Cost, roofline
+from aicf.registry.cost import Cost, MachineConstants, roofline
 
 H200 = preset("h200")
 
@@ -92,7 +92,7 @@ def test_a_kernel_is_never_faster_than_memory_and_arithmetic_allow(args):
 
 def test_a_long_stream_is_bytes_over_bandwidth():
     cost = roofline(H200, bytes=4.8e9, memory_efficiency=0.8)
-    assert cost.terms == pytest.approx({"launch": 1.0, "latency": TRIP_US, "memory": 1250.0})
+    assert cost.terms == pytest.approx({"launch": 1.0, "latency": MachineConstants.trip_us, "memory": 1250.0})
 
 
 def test_little_s_law():
@@ -101,14 +101,14 @@ def test_little_s_law():
     cost = roofline(H200, bytes=blocks * per_block, blocks=blocks, blocks_per_sm=8)
     assert set(cost.terms) == {"launch", "latency", "memory", "dependent steps"}
     rate = blocks * per_block / (cost.us - cost.terms["launch"])  # bytes per microsecond
-    assert rate == pytest.approx(H200.sms * 8 * per_block / TRIP_US, rel=0.02)
+    assert rate == pytest.approx(H200.sms * 8 * per_block / MachineConstants.trip_us, rel=0.02)
     enough = roofline(H200, bytes=blocks * per_block, blocks=blocks // 4, blocks_per_sm=8)
     assert "dependent steps" not in enough.terms
 
 
 def test_a_unit_that_is_read_again_from_the_cache():
     read_again = roofline(H200, bytes=1e6, cached=1e9).terms["L2"]
-    assert read_again == pytest.approx(1e6 / (132 * L2_PER_SM))
+    assert read_again == pytest.approx(1e6 / (132 * MachineConstants.l2_per_sm))
     assert "L2" not in roofline(H200, bytes=1e9, cached=1e6).terms
 
 
@@ -137,7 +137,7 @@ def test_edges_of_tiles_are_padding():
 
 def test_one_block_more_than_a_wave_is_another_wave():
     one, two = product(132 * 64, 64, 64), product(133 * 64, 64, 64)
-    assert two.us - one.us == pytest.approx(one.terms["compute"] + TRIP_US, rel=1e-6)
+    assert two.us - one.us == pytest.approx(one.terms["compute"] + MachineConstants.trip_us, rel=1e-6)
     assert two.terms["wave tail"] == pytest.approx(one.terms["compute"] * (2 - 133 / 132), rel=1e-6)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Checks, Launch, Num, Reject, Work, at_most, cdiv, contiguous, variant
 from ...rows import RegionSpec
 from ...types import f32
@@ -71,7 +71,7 @@ class AttentionDecode:
         return roofline(
             device, bytes=region.nbytes, flops=4.0 * p.heads * tiles * form.rows * p.keys * p.d, efficiency=0.4,
             useful=4.0 * p.heads * p.rows * p.keys * p.d, memory_efficiency=form.tile.bandwidth, launches=2,
-            blocks=max(1, p.heads * tiles * splits), blocks_per_sm=form.tile.blocks_per_sm, chain=steps * (CACHE_TRIP_US + STEP_US),
+            blocks=max(1, p.heads * tiles * splits), blocks_per_sm=form.tile.blocks_per_sm, chain=steps * (machine(device).cache_trip_us + STEP_US),
             cached=float(tiles * own + 2 * p.heads * p.rows * splits * p.d * f32.itemsize),
         )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Arg, Checks, Launch, Reject, Work, at_most, cdiv, contiguous, variant
 from ...rows import RegionSpec
 from ...rows.program import collapse
@@ -59,7 +59,11 @@ def cost_of(region: RegionSpec, device: DeviceSpec, useful: int, *works: tuple[i
     flops = sum(2.0 * p.heads * pairs * parts * TILE * TILE * each for _, parts, each in works)
     tiles, parts, _ = works[0]
     slices = cdiv(p.d, DEPTH) + cdiv(p.dv, DEPTH) + 2
-    steps = len(works) * cdiv(pairs, max(1, cdiv(p.rows, TILE))) * (slices * CACHE_TRIP_US + SOFTMAX_US)
+    steps = (
+        len(works)
+        * cdiv(pairs, max(1, cdiv(p.rows, TILE)))
+        * (slices * machine(device).cache_trip_us + SOFTMAX_US)
+    )
     return roofline(
         device, bytes=region.nbytes, flops=flops, efficiency=EFFICIENCY,
         useful=2.0 * p.heads * pairs * TILE * TILE * useful * (p.d + p.dv) / 2, launches=len(works),

@@ -10,7 +10,7 @@ from ...registry.variant import Checks, Launch, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32, numel
 from ..gemm import problem as gemm_problem
-from ..gemm.tilings import finish_us
+from ..gemm.tilings import finish_us, simt
 from .problem import LIMIT, TAKES, ConvolutionProblem, checks, numbers, read
 from .tiling import BLOCKS, ROWS, THREADS, DirectTiling
 
@@ -100,7 +100,7 @@ class ConvolutionDirect:
         p, t = read(region), tiling_of(read(region))
         return roofline(
             device, bytes=region.nbytes, flops=2.0 * instructions(p), efficiency=ISSUE, memory_efficiency=MEMORY_EFFICIENCY,
-            blocks=blocks_of(p), blocks_per_sm=BLOCKS, finish=finish_us(region, t.windows * t.channels),
+            blocks=blocks_of(p), blocks_per_sm=BLOCKS, finish=finish_us(simt(device), region, t.windows * t.channels),
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

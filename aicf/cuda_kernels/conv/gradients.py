@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import BARRIER_US, TRIP_US, Cost, early_us, roofline
+from ...registry.cost import Cost, early_us, machine, roofline
 from ...registry.variant import Checks, Launch, Num, Out, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32, i32
@@ -117,7 +117,7 @@ def sum_cost(region: RegionSpec, device: DeviceSpec, splits: int, partial: int) 
     rounds = cdiv(cdiv(splits, slices), TOGETHER)
     total = roofline(
         device, bytes=region.results[0].nbytes + every - kept, cached=kept, blocks=cdiv(runs * slices, THREADS),
-        blocks_per_sm=8, chain=rounds * TRIP_US + BARRIER_US * (slices > 1),
+        blocks_per_sm=8, chain=rounds * machine(device).trip_us + machine(device).barrier_us * (slices > 1),
     )  # fmt: skip
     return total.plus(latency=-early_us(device))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import BARRIER_US, CACHE_TRIP_US, Cost, early_us, roofline
+from ...registry.cost import Cost, early_us, machine, roofline
 from ...registry.variant import Launch, Num, Out, Work, cdiv
 from ...rows import RegionSpec
 from ...rows.program import ColumnSums, Expression, Gemm, RegionProgram
@@ -51,14 +51,14 @@ def with_sums(cost: Cost, region: RegionSpec, tile_m: int, device: DeviceSpec, e
         return cost
     rows, columns, _ = sums
     if rows == 1:
-        return cost.plus(**{"column sums": 2 * BARRIER_US})
+        return cost.plus(**{"column sums": 2 * machine(device).barrier_us})
     width = _width(columns)
     again = roofline(
         device, bytes=0, cached=rows * columns * f32.itemsize, flops=rows * columns, efficiency=EFFICIENCY,
         blocks=cdiv(columns, width), blocks_per_sm=RESIDENT, finish=TREE_US,
-        chain=chain_us(cdiv(rows, THREADS // width), CACHE_TRIP_US),
+        chain=chain_us(cdiv(rows, THREADS // width), machine(device).cache_trip_us),
     )  # fmt: skip
-    return cost.plus(**{"column sums": again.us - early_us(device) + 2 * BARRIER_US})
+    return cost.plus(**{"column sums": again.us - early_us(device) + 2 * machine(device).barrier_us})
 
 
 def launches(region: RegionSpec, tile_m: int, device: DeviceSpec, each: int = 1) -> list[Launch]:

@@ -58,9 +58,9 @@ def _checks(region: RegionSpec) -> Checks:
     yield made if isinstance(made, Reject) else None
 
 
-SQUARE = FmaTiling(128, 128, 32, 0.77, 2)
-SHARED_K = FmaTiling(64, 128, 16, 0.72, 1, raws=2, warp_groups=4)
-SMALL = FmaTiling(64, 64, 16, 0.58, 2, warp_groups=4)
+SQUARE = FmaTiling(128, 128, 32, 2)
+SHARED_K = FmaTiling(64, 128, 16, 1, raws=2, warp_groups=4)
+SMALL = FmaTiling(64, 64, 16, 2, warp_groups=4)
 TILINGS = SQUARE, SHARED_K, SMALL, replace(SQUARE, split=True)
 
 

@@ -3,13 +3,14 @@ problem.py, and operands may lie anyhow: the better rows are aligned, the wider 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
 
-from ...device.spec import DeviceSpec
-from ...registry.cost import L2_PER_SM, Cost, roofline
+from ...device.calibration import family
+from ...device.spec import DeviceSpec, constants
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, Launch, Reject, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
@@ -17,22 +18,12 @@ from ...types import Precision, bf16, f16, f32
 from . import column_sums, problem
 from .problem import GemmOperand
 from .schedule.split_k import STRICT
-from .tilings import MEMORY_EFFICIENCY, MmaTiling, finish_us
+from .tilings import MmaTiling, finish_us
 
 exact, tf32, tf32x3 = Precision.exact, Precision.tf32, Precision.tf32x3
 WIDEST = 16  # bytes that one copy to shared memory takes
 NARROWEST = 4  # that it takes: numbers narrower than that go through registers
 FEW = 32  # accumulators of a thread: with more, there are no registers for numbers on their way
-# Of the tensor cores' rate, that mma.sync reaches, by architecture: published figures, and a guess
-CEILING, CEILING_LATER = {8: 0.9, 9: 0.65}, 0.3
-# What follows was measured on an H200.
-START_US = 0.8  # until the first K-tiles' loads are issued, and from the last one to the results
-STEP_US = 0.1  # between K-tiles: a barrier, and fragments on their way from shared memory
-COPIED_TRIP_US = 0.06  # of a K-tile's trip, what is not hidden, for each of those in flight
-# A K-tile, of numbers that go through registers: nobody else's arithmetic hides their trip
-REGISTER_STAGED_US = 0.55
-# Of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
-COPY_US = 0.0016
 REGISTER_STAGED_COPIES = 2  # a load and a store for each number that goes through registers
 
 
@@ -91,6 +82,75 @@ def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
     return refusal
 
 
+TILINGS = (
+    MmaTiling(32, 32, 2, 2, 64, 4, 4),
+    MmaTiling(64, 64, 2, 2, 32, 4, 4),
+    MmaTiling(64, 128, 2, 2, 32, 4, 3),
+    MmaTiling(128, 64, 2, 2, 32, 4, 3),
+    MmaTiling(128, 128, 2, 2, 32, 3, 2),
+    MmaTiling(128, 256, 2, 4, 32, 4, 1),
+    MmaTiling(256, 128, 4, 2, 32, 4, 1),
+    MmaTiling(128, 256, 2, 4, 64, 3, 1, word="deep"),
+    MmaTiling(64, 64, 2, 2, 32, 3, 4, tf32),
+    MmaTiling(128, 128, 2, 2, 16, 3, 2, tf32),
+    MmaTiling(128, 256, 2, 4, 16, 4, 1, tf32),
+    MmaTiling(64, 64, 2, 2, 32, 3, 3, tf32x3),
+    MmaTiling(128, 128, 2, 4, 32, 3, 1, tf32x3),
+)
+
+
+@family("gemm.mma")
+@dataclass(frozen=True)
+class MmaConstants:
+    """Constants of tiles by mma.sync, measured on an H200.
+
+    efficiency  of what mma.sync reaches, by tile, with the chip full: of TF32 scaled like halves
+    ceiling  of the tensor cores' published rate, that mma.sync reaches, by architecture, or by its first number, else `ceiling_later`: times 0.82,
+        the best tile's efficiency, what cuBLAS and kernels of mma.sync were published to reach: see docs/platforms.md
+    memory_efficiency, store_us, loaded_us, flop_us  see SimtConstants
+    start_us  until the first K-tiles' loads are issued, and from the last one to the results
+    step_us  between K-tiles: a barrier, and fragments on their way from shared memory
+    copied_trip_us  of a K-tile's trip, what is not hidden, for each of those in flight
+    register_staged_us  a K-tile, of numbers that go through registers: nobody else's arithmetic hides their trip
+    copy_us  of a multiprocessor, for each copy of a warp beyond those that 16 bytes at a time take: 3 cycles
+    """
+
+    efficiency: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "32x32": 0.2,
+            "64x64": 0.37,
+            "64x128": 0.46,
+            "128x64": 0.46,
+            "128x128": 0.62,
+            "128x256": 0.77,
+            "256x128": 0.77,
+            "128x256_deep": 0.82,
+            "64x64_tf32": 0.37,
+            "128x128_tf32": 0.62,
+            "128x256_tf32": 0.77,
+            "64x64_tf32x3": 0.61,
+            "128x128_tf32x3": 0.715,
+        }
+    )
+    ceiling: Mapping[str, float] = field(
+        default_factory=lambda: {"7": 0.8, "8.0": 1.0, "8": 1.15, "9": 0.65, "10": 0.3, "12": 1.15}
+    )
+    ceiling_later: float = 0.3
+    memory_efficiency: float = 0.8
+    store_us: float = 1.6e-4
+    loaded_us: float = 5e-4
+    flop_us: float = 1.8e-5
+    start_us: float = 0.8
+    step_us: float = 0.1
+    copied_trip_us: float = 0.06
+    register_staged_us: float = 0.55
+    copy_us: float = 0.0016
+
+    def ceiling_of(self, device: DeviceSpec) -> float:
+        major, minor = device.arch
+        return self.ceiling.get(f"{major}.{minor}", self.ceiling.get(f"{major}", self.ceiling_later))
+
+
 def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     """Whole tiles of flops; operands once from memory and once per tile from the cache.
 
@@ -102,47 +162,34 @@ def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     (blocks,) = problem.grid(p, tiling.m, tiling.n)
     k_tiles = max(1, cdiv(p.k, tiling.tile_k))
     rate = p.dtype.name if tiling.precision is exact else "tf32"
-    efficiency = EFFICIENCY[tiling] / (3 if tiling.precision is tf32x3 else 1)  # as many products
-    efficiency *= CEILING.get(device.arch[0], CEILING_LATER)
+    c = constants(MmaConstants, device)
+    efficiency = c.efficiency[str(tiling)] / (3 if tiling.precision is tf32x3 else 1)  # as many products
+    efficiency *= c.ceiling_of(device)
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * tiling.tile_k / speed if speed else 0.0
     resident = tiling.resident(device)
     copies = 0.0
-    staged_us = REGISTER_STAGED_US if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
+    staged_us = (
+        c.register_staged_us if any(operand.width < NARROWEST for operand in operands(region)) else 0.0
+    )
     for operand, mn_extent in zip(operands(region), (tiling.m, tiling.n)):
         each = REGISTER_STAGED_COPIES if operand.width < NARROWEST else 1
         copies += mn_extent * tiling.tile_k * itemsize / 32 * (each / operand.width - 1 / WIDEST)
     if copies and multiply:
-        efficiency *= multiply / (multiply + copies * COPY_US)
-    finish = finish_us(region, tiling.m * tiling.n)
+        efficiency *= multiply / (multiply + copies * c.copy_us)
+    finish = finish_us(c, region, tiling.m * tiling.n)
     nbytes = (tiling.m + tiling.n) * tiling.tile_k * itemsize
     crowd = min(resident, cdiv(blocks, device.sms))
-    arrive = (COPIED_TRIP_US + crowd * nbytes / L2_PER_SM * 1e-3) / (tiling.stages - 1)
+    arrive = (c.copied_trip_us + crowd * nbytes / machine(device).l2_per_sm * 1e-3) / (tiling.stages - 1)
     mn_extent = p.count * (cdiv(p.n, tiling.n) * p.m + cdiv(p.m, tiling.m) * p.n)  # once for each tile
     return roofline(
-        device, bytes=region.nbytes, memory_efficiency=MEMORY_EFFICIENCY, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
+        device, bytes=region.nbytes, memory_efficiency=c.memory_efficiency, flops=2.0 * blocks * tiling.m * tiling.n * p.k, useful=p.flops, rate=rate,
         efficiency=efficiency, blocks=blocks, blocks_per_sm=resident, cached=float(mn_extent * p.k * itemsize),
-        chain=START_US + k_tiles * (staged_us + STEP_US + max(0.0, arrive - multiply)), finish=finish,
+        chain=c.start_us + k_tiles * (staged_us + c.step_us + max(0.0, arrive - multiply)), finish=finish,
     )  # fmt: skip
 
 
 FAMILIES = {precision: _family(precision) for precision in (exact, tf32, tf32x3)}
-# The share of what mma.sync reaches, with the chip full: of halves and 3xTF32 measured on an H200, of TF32 scaled like those.
-EFFICIENCY = {
-    MmaTiling(32, 32, 2, 2, 64, 4, 4): 0.2,
-    MmaTiling(64, 64, 2, 2, 32, 4, 4): 0.37,
-    MmaTiling(64, 128, 2, 2, 32, 4, 3): 0.46,
-    MmaTiling(128, 64, 2, 2, 32, 4, 3): 0.46,
-    MmaTiling(128, 128, 2, 2, 32, 3, 2): 0.62,
-    MmaTiling(128, 256, 2, 4, 32, 4, 1): 0.77,
-    MmaTiling(256, 128, 4, 2, 32, 4, 1): 0.77,
-    MmaTiling(128, 256, 2, 4, 64, 3, 1, word="deep"): 0.82,
-    MmaTiling(64, 64, 2, 2, 32, 3, 4, tf32): 0.37,
-    MmaTiling(128, 128, 2, 2, 16, 3, 2, tf32): 0.62,
-    MmaTiling(128, 256, 2, 4, 16, 4, 1, tf32): 0.77,
-    MmaTiling(64, 64, 2, 2, 32, 3, 3, tf32x3): 0.61,
-    MmaTiling(128, 128, 2, 4, 32, 3, 1, tf32x3): 0.715,
-}
 
 
 class Mma:
@@ -180,7 +227,7 @@ class Mma:
 # The kernel in the tilings of each precision, so that what all of these refuse is asked once.
 EXACT, TF32, TF32X3 = (
     variant(
-        "gemm", id="cuda.gemm_mma.v1", configs=[t for t in EFFICIENCY if t.precision is precision], takes=problem.TAKES_SUMS, needs=("sm_80",),
+        "gemm", id="cuda.gemm_mma.v1", configs=[t for t in TILINGS if t.precision is precision], takes=problem.TAKES_SUMS, needs=("sm_80",),
         shared=lambda tiling: tiling.shared, family=family,
     )(Mma)
     for precision, family in FAMILIES.items()

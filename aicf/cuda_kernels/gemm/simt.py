@@ -13,25 +13,23 @@ from ..maps.elementwise import THREADS
 from . import problem
 from .problem import GemmOperand
 from .schedule import split_k
-from .tilings import SimtTile, finish_us
+from .tilings import SimtTile, finish_us, simt
 
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 LEAN = 64  # accumulators in a thread; from here on 128 registers hold little else
 NAIVE = 16  # rows and columns of a block of the naive kernels
-# Of them, for an element of a and one of b: the loop is unrolled by four; measured on an H200.
-NAIVE_LOAD_US = 0.08
 
 
 def _naive_least(region: RegionSpec, device: DeviceSpec) -> float:
-    return one_launch(region, device) + problem.k_of(region) * NAIVE_LOAD_US
+    return one_launch(region, device) + problem.k_of(region) * simt(device).naive_load_us
 
 
 def _naive_cost(region: RegionSpec, device: DeviceSpec, efficiency: float, memory_efficiency: float) -> Cost:
     p, _ = problem.read(region)
     return roofline(
         device, bytes=region.nbytes, flops=p.flops, efficiency=efficiency, memory_efficiency=memory_efficiency,
-        blocks=problem.grid(p, NAIVE, NAIVE)[0], blocks_per_sm=8, chain=p.k * NAIVE_LOAD_US,
-        finish=finish_us(region, NAIVE * NAIVE),
+        blocks=problem.grid(p, NAIVE, NAIVE)[0], blocks_per_sm=8, chain=p.k * simt(device).naive_load_us,
+        finish=finish_us(simt(device), region, NAIVE * NAIVE),
     )  # fmt: skip
 
 
@@ -98,9 +96,9 @@ def _load(x: GemmOperand):
 
 WHOLE = (
     # Efficiencies are what reads of shared memory leave: 2 of them for 4 multiply-adds, then for 16, then 4 for 64.
-    SimtTile(32, 32, 32, 0.235, 3),
-    SimtTile(64, 64, 16, 0.48, 3),
-    SimtTile(128, 128, 8, 0.645, 2),
+    SimtTile(32, 32, 32, 3),
+    SimtTile(64, 64, 16, 3),
+    SimtTile(128, 128, 8, 2),
 )
 TILES = *WHOLE, *(replace(tile, split=True) for tile in WHOLE)
 

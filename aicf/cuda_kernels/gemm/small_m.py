@@ -15,10 +15,12 @@ tensor cores; an H200 has seven for each code of 4 bits that memory brings. So m
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ...device.spec import DeviceSpec
+from ...device.calibration import family
+from ...device.spec import DeviceSpec, constants
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
@@ -40,27 +42,46 @@ from .small_m_tiling import (
     Teams,
     Warps,
 )
-from .tilings import MEMORY_EFFICIENCY
+from .tilings import simt
 
 SPLITS = 64
-# What follows was measured on an H200.
-START_US = 2.6  # until loads are on their way and when they are there: places, the small operand to shared memory, threads' sums to one
-STEP_US = 2.2  # along k: a trip to memory, and what comes with it, that no block beside hides
-# For each result of a thread, one after the other: to add it up, to load an element for it, and for each flop of the map
-RESULT_US, RESULT_LOAD_US, RESULT_FLOP_US = 0.025, 0.28, 0.01
-EFFICIENCY = 0.45  # of the f32 rate: reads of shared memory and places are beside the multiply-adds
-MMA_EFFICIENCY = 0.4  # of the tensor cores' rate; it is never the limit
-# And of warps: shuffles, sums of a team, and what is behind them; a trip to memory, that no warp beside hides
-WARPS_START_US, WARPS_STEP_US = 0.7, 0.8
 # Of warps: runs of a line that a lane has under way, for one small line and for several, whose runs take registers too
 LOADS, MANY_LOADS = 4, 2
 WARPS_OF_BLOCK, LONGEST = 4, 8  # or more where a team has more; warps of a team, at most
-# Of codes, predicted from those of warps: sums of a block, and what is behind them; a trip to memory, two of which are under way
-CODES_START_US, CODES_STEP_US = 1.0, 0.45
 WIDE_CODES = 4225  # lines from which on a warp takes two tiles of them: 16 for a block would be more blocks than an H200 has at once
 LONG_CODES = 48  # steps of a warp along k, from which on there are more warps to share them
 CODES_TAKES = "gemm_codes", "gemm_codes+map"
 PAIRED = 8192  # lines from which on a warp takes two: then the small operand is read half as often
+
+
+@family("gemm.small_m")
+@dataclass(frozen=True)
+class SmallMConstants:
+    """Constants of products with few lines, measured on an H200; of codes, predicted from those of warps.
+
+    start_us  until loads are on their way and when they are there: positions, the small operand to shared memory, threads' sums to one
+    step_us  along k: a trip to memory, and what comes with it, that no block beside hides
+    result_us, result_load_us, result_flop_us  for each result of a thread, one after the other: to add it up, to load an element for it, and
+        for each flop of the map
+    efficiency  of the f32 rate: reads of shared memory and addressing are beside the multiply-adds
+    mma_efficiency  of the tensor cores' rate; it is never the limit
+    warps_start_us, warps_step_us  of warps: shuffles, sums of a team, and what is behind them; a trip to memory, that no warp beside hides
+    codes_start_us, codes_step_us  of codes: sums of a block, and what is behind them; a trip to memory, two of which are under way
+    memory_efficiency  of the bandwidth, that operands are loaded at
+    """
+
+    start_us: float = 2.6
+    step_us: float = 2.2
+    result_us: float = 0.025
+    result_load_us: float = 0.28
+    result_flop_us: float = 0.01
+    efficiency: float = 0.45
+    mma_efficiency: float = 0.4
+    warps_start_us: float = 0.7
+    warps_step_us: float = 0.8
+    codes_start_us: float = 1.0
+    codes_step_us: float = 0.45
+    memory_efficiency: float = 0.8
 
 
 def k_major(x: GemmOperand) -> bool:
@@ -159,8 +180,15 @@ def _results(block: Share | Warps) -> int:
 
 def _least(block: Share | Warps, device: DeviceSpec, splits: int, chunk: int) -> float:
     """Of `_cost`, with several splits: two launches, and the steps of both."""
-    steps = (cdiv(chunk, block.tile_k) - 1) * STEP_US + _results(block) * RESULT_US
-    return 2 * one_launch(None, device) + START_US + steps + split_k.SUM_STEP_US * splits
+    steps = (cdiv(chunk, block.tile_k) - 1) * constants(SmallMConstants, device).step_us + _results(
+        block
+    ) * constants(SmallMConstants, device).result_us
+    return (
+        2 * one_launch(None, device)
+        + constants(SmallMConstants, device).start_us
+        + steps
+        + simt(device).sum_step_us * splits
+    )
 
 
 def _cost(
@@ -171,15 +199,18 @@ def _cost(
     tiles, k_extent = max(1, cdiv(s.wide.mn.extent, block.mn_extent)), min(chunk, max(1, s.k))
     through, total = split_k.sum_cost(region, p, splits, device)
     # of what follows the product, a split has nothing
-    each = RESULT_US
+    each = constants(SmallMConstants, device).result_us
     if splits == 1:
         f = problem.epilogue_statistics(region)
-        each += RESULT_LOAD_US * f.matrices + RESULT_FLOP_US * f.flops
+        each += (
+            constants(SmallMConstants, device).result_load_us * f.matrices
+            + constants(SmallMConstants, device).result_flop_us * f.flops
+        )
     cost = roofline(
         device, bytes=split_k.operand_bytes(p) + through if splits > 1 else region.nbytes,
         flops=rate.flops * s.wide.mn.extent * s.k, useful=p.flops, rate=rate.of, efficiency=rate.efficiency,
         blocks=tiles * splits, blocks_per_sm=block.resident,
-        chain=START_US + (cdiv(k_extent, block.tile_k) - 1) * STEP_US + _results(block) * each, memory_efficiency=MEMORY_EFFICIENCY,
+        chain=constants(SmallMConstants, device).start_us + (cdiv(k_extent, block.tile_k) - 1) * constants(SmallMConstants, device).step_us + _results(block) * each, memory_efficiency=constants(SmallMConstants, device).memory_efficiency,
         cached=float(tiles * s.small.mn.extent + s.wide.mn.extent) * s.k * p.dtype.itemsize,
     )  # fmt: skip
     return cost.plus(**{"sum of parts": total.us}) if splits > 1 else cost
@@ -218,7 +249,7 @@ def simt_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     """Widening a half is as much as a multiply-add."""
     part, _ = share(region)
     flops = 2.0 * (part.few + (part.itemsize < f32.itemsize))
-    return plan(region, part, Rate(flops, "f32", EFFICIENCY), device)
+    return plan(region, part, Rate(flops, "f32", constants(SmallMConstants, device).efficiency), device)
 
 
 @variant("gemm", id="cuda.gemv_simt.v2", takes=problem.TAKES)
@@ -234,7 +265,7 @@ class GemvSimt:
         yield from checks(region, FEW)
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
-        return one_launch(region, device) + START_US
+        return one_launch(region, device) + constants(SmallMConstants, device).start_us
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return simt_plan(region, device).cost
@@ -260,7 +291,9 @@ def warps(region: RegionSpec) -> Warps:
 
 def _mma_plan(region: RegionSpec, device: DeviceSpec) -> Plan:
     w, dtype = warps(region), problem.read(region)[0].dtype
-    return plan(region, w, Rate(2.0 * w.few, dtype.name, MMA_EFFICIENCY), device)
+    return plan(
+        region, w, Rate(2.0 * w.few, dtype.name, constants(SmallMConstants, device).mma_efficiency), device
+    )
 
 
 @variant("gemm", id="cuda.gemv_mma.v1", takes=problem.TAKES, needs=("sm_80",))
@@ -333,7 +366,11 @@ class GemvWarps:
                 yield Reject("runs", f"the {name} operand is {x.matrix}, needs {needed}")
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
-        return one_launch(region, device) + WARPS_START_US + WARPS_STEP_US
+        return (
+            one_launch(region, device)
+            + constants(SmallMConstants, device).warps_start_us
+            + constants(SmallMConstants, device).warps_step_us
+        )
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         (p, _), s, t = problem.read(region), small_m(region), teams(region)
@@ -341,8 +378,8 @@ class GemvWarps:
         trips = cdiv(s.k, t.step * t.team) + problem.epilogue_statistics(region).matrices
         return roofline(
             device, bytes=region.nbytes, flops=2.0 * (t.few + 1) * s.wide.mn.extent * s.k, useful=p.flops, efficiency=0.5,
-            blocks=cdiv(s.wide.mn.extent, t.mn_extent), blocks_per_sm=2 * t.resident, chain=WARPS_START_US + trips * WARPS_STEP_US,
-            memory_efficiency=MEMORY_EFFICIENCY, cached=float(cdiv(s.wide.mn.extent, t.lines) * s.small.mn.extent) * s.k * p.dtype.itemsize,
+            blocks=cdiv(s.wide.mn.extent, t.mn_extent), blocks_per_sm=2 * t.resident, chain=constants(SmallMConstants, device).warps_start_us + trips * constants(SmallMConstants, device).warps_step_us,
+            memory_efficiency=constants(SmallMConstants, device).memory_efficiency, cached=float(cdiv(s.wide.mn.extent, t.lines) * s.small.mn.extent) * s.k * p.dtype.itemsize,
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -407,15 +444,15 @@ class GemvCodes:
             yield Reject("contiguous", f"scale is {scale}, needs row-major")
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
-        return one_launch(region, device) + CODES_START_US
+        return one_launch(region, device) + constants(SmallMConstants, device).codes_start_us
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         (p, _), t = problem.read(region), code_tile(region)
         blocks, f = cdiv(p.n, t.mn_extent), problem.epilogue_statistics(region)
         trips = cdiv(p.k, t.tile_k) + f.matrices
         return roofline(
-            device, bytes=region.nbytes, flops=2.0 * t.few * p.n * p.k, useful=p.flops, rate=p.dtype.name, efficiency=MMA_EFFICIENCY,
-            blocks=blocks, blocks_per_sm=t.resident, chain=CODES_START_US + trips * CODES_STEP_US, memory_efficiency=MEMORY_EFFICIENCY,
+            device, bytes=region.nbytes, flops=2.0 * t.few * p.n * p.k, useful=p.flops, rate=p.dtype.name, efficiency=constants(SmallMConstants, device).mma_efficiency,
+            blocks=blocks, blocks_per_sm=t.resident, chain=constants(SmallMConstants, device).codes_start_us + trips * constants(SmallMConstants, device).codes_step_us, memory_efficiency=constants(SmallMConstants, device).memory_efficiency,
             cached=float(blocks * p.m) * p.k * p.dtype.itemsize,
         )  # fmt: skip
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, L2_PER_SM, Cost, one_launch, roofline
+from ...device.calibration import family
+from ...device.spec import DeviceSpec, constants
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import cdiv
 from ...rows import RegionSpec
 from ...rows.program import Gemm
@@ -14,12 +16,67 @@ from ...types import DType, Precision, f32
 from . import column_sums, problem
 from .problem import Sizes, grid
 
-# What follows was measured on an H200, and so were tiles' efficiencies.
-MEMORY_EFFICIENCY = 0.8  # of the bandwidth, that operands are loaded at
-# Of a multiprocessor, for an element of the result, one at a time or in pairs: to store it, to load one of another matrix, and
-# for each flop of the map. Two thirds of the stores' is where they go.
-STORE_US, LOADED_US, FLOP_US = 1.6e-4, 5e-4, 1.8e-5
-STEP_US = 0.2  # between K-tiles: barriers, and the next one on its way to shared memory
+
+class Finish(Protocol):
+    """Constants of a family: microseconds of a multiprocessor for an element of the result, one at a time or in pairs: to store it, to load one
+    of another matrix, and for each flop of the map."""
+
+    @property
+    def store_us(self) -> float: ...
+
+    @property
+    def loaded_us(self) -> float: ...
+
+    @property
+    def flop_us(self) -> float: ...
+
+
+@family("gemm.simt")
+@dataclass(frozen=True)
+class SimtConstants:
+    """Constants of tiles on CUDA cores, measured on an H200.
+
+    efficiency  of the f32 rate, by tile, that the inner loop reaches with the chip full
+    memory_efficiency  of the bandwidth, that operands are loaded at
+    store_us, loaded_us, flop_us  see Finish
+    step_us  between K-tiles: barriers, and the next one on its way to shared memory
+    naive_load_us  a step of the naive kernel along k
+    sum_step_us  of the second launch of split k, for each split
+    """
+
+    efficiency: Mapping[str, float] = field(
+        default_factory=lambda: {"32x32": 0.235, "64x64": 0.48, "128x128": 0.645}
+    )
+    memory_efficiency: float = 0.8
+    store_us: float = 1.6e-4
+    loaded_us: float = 5e-4
+    flop_us: float = 1.8e-5
+    step_us: float = 0.2
+    naive_load_us: float = 0.08
+    sum_step_us: float = 0.07
+
+
+@family("gemm.fma")
+@dataclass(frozen=True)
+class FmaConstants:
+    """Constants of Hopper's tiles on CUDA cores, whose other constants are those of SimtConstants.
+
+    efficiency  of the f32 rate, by tile
+    start_us  until the first K-tile is there
+    alone  of a block's arithmetic, that it waits where no other block of its multiprocessor goes on meanwhile
+    group_sum_us  for sums of warp groups to be added up in shared memory
+    """
+
+    efficiency: Mapping[str, float] = field(
+        default_factory=lambda: {"128x128": 0.77, "64x128_sliced4": 0.72, "64x64_sliced4": 0.58}
+    )
+    start_us: float = 1.5
+    alone: float = 0.1
+    group_sum_us: float = 1.0
+
+
+def simt(device: DeviceSpec) -> SimtConstants:
+    return constants(SimtConstants, device)
 
 
 @dataclass(frozen=True)
@@ -27,7 +84,6 @@ class SimtTile:
     """What a block computes, and how fast.
 
     step           along k, for which a K-tile of both operands is in shared memory; the next one is on its way meanwhile
-    efficiency     of the rate, that the inner loop reaches with the chip full
     blocks_per_sm  that registers and shared memory are limited for
     split          whether k is split among blocks: see schedule/split_k.py
     """
@@ -35,7 +91,6 @@ class SimtTile:
     m: int
     n: int
     step: int
-    efficiency: float
     blocks_per_sm: int
     split: bool = False
 
@@ -48,7 +103,7 @@ class SimtTile:
 
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = problem.read(region)
-        finish = finish_us(region, self.m * self.n)
+        finish = finish_us(simt(device), region, self.m * self.n)
         cost = self.product_cost(problem.sizes_of(gemm), region.nbytes, device, gemm.flops, finish)
         return column_sums.with_sums(cost, region, self.m, device)
 
@@ -56,16 +111,20 @@ class SimtTile:
         """Of `cost`: a launch, and the arithmetic of whole tiles, or one K-tile after the other and results."""
         if not (k := problem.k_of(region)):
             return one_launch(region, device)
-        waited = self.waited_us(k, finish_us(region, self.m * self.n))
+        waited = self.waited_us(k, finish_us(simt(device), region, self.m * self.n), device)
         return one_launch(region, device) + max(waited, self.even_us(problem.read(region)[0], device))
 
-    def waited_us(self, k: int, finish: float) -> float:
+    def waited_us(self, k: int, finish: float, device: DeviceSpec) -> float:
         """Of one block alone, whose arithmetic takes no time."""
-        return cdiv(k, self.step) * STEP_US + finish
+        return cdiv(k, self.step) * simt(device).step_us + finish
+
+    def reached(self, device: DeviceSpec) -> float:
+        """Of the f32 rate."""
+        return simt(device).efficiency[str(self).removesuffix("_split")]
 
     def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
         """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""
-        speed = device.tflops.get("f32", 0.0) * self.efficiency * 1e6
+        speed = device.tflops.get("f32", 0.0) * self.reached(device) * 1e6
         return 2.0 * grid(gemm, self.m, self.n)[0] * self.m * self.n * gemm.k / speed if speed else 0.0
 
     def product_cost(
@@ -74,29 +133,29 @@ class SimtTile:
         """Whole tiles of flops; operands once from memory and once per tile from the cache. nbytes: through device memory; useful: flops that
         are no padding; finish: of a block's results."""
         (blocks,) = grid(gemm, self.m, self.n)
-        speed = device.tflops.get("f32", 0.0) * self.efficiency * 1e6 / device.sms
+        speed = device.tflops.get("f32", 0.0) * self.reached(device) * 1e6 / device.sms
         # rows and columns of operands, once for each tile
         reads = gemm.count * (cdiv(gemm.n, self.n) * gemm.m + cdiv(gemm.m, self.m) * gemm.n)
         return roofline(
-            device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm.k, useful=useful, efficiency=self.efficiency,
-            memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
-            cached=float(reads * gemm.k * gemm.dtype.itemsize), **self.waits(gemm, speed, finish),
+            device, bytes=nbytes, flops=2.0 * blocks * self.m * self.n * gemm.k, useful=useful, efficiency=self.reached(device),
+            memory_efficiency=simt(device).memory_efficiency, blocks=blocks, blocks_per_sm=self.blocks_per_sm,
+            cached=float(reads * gemm.k * gemm.dtype.itemsize), **self.waits(gemm, speed, finish, device),
         )  # fmt: skip
 
-    def waits(self, gemm: Sizes, speed: float, finish: float) -> dict[str, Any]:
+    def waits(self, gemm: Sizes, speed: float, finish: float, device: DeviceSpec) -> dict[str, Any]:
         """Terms of one block, of so many flops a microsecond. A K-tile that arrives later than the arithmetic of the one before it is done is
         waited for, unless other blocks of the multiprocessor have work."""
         k_bytes = (self.m + self.n) * gemm.dtype.itemsize  # bytes for each of k
         multiply = 2.0 * self.m * self.n * self.step / speed if speed else 0.0
-        arrive = CACHE_TRIP_US + k_bytes * self.step / L2_PER_SM * 1e-3
+        arrive = machine(device).cache_trip_us + k_bytes * self.step / machine(device).l2_per_sm * 1e-3
         steps = cdiv(max(1, gemm.k), self.step)
-        return {"chain": steps * (STEP_US + max(0.0, arrive - multiply)), "finish": finish}
+        return {"chain": steps * (simt(device).step_us + max(0.0, arrive - multiply)), "finish": finish}
 
 
-def finish_us(region: RegionSpec, elements: int) -> float:
+def finish_us(c: Finish, region: RegionSpec, elements: int) -> float:
     """Of a multiprocessor, for so many results of its, one at a time or in pairs."""
     f = problem.epilogue_statistics(region)
-    return elements * (STORE_US * f.stores + LOADED_US * f.matrices + FLOP_US * f.flops)
+    return elements * (c.store_us * f.stores + c.loaded_us * f.matrices + c.flop_us * f.flops)
 
 
 # --- Hopper's CUDA cores -----------------------------------------------------------------------------------------------
@@ -106,10 +165,6 @@ RUN = 4  # neighbouring columns of a thread
 PAD = 32
 NOTES = 8  # words: where a block works
 SLACK = 1024  # to begin at a multiple of 1024
-START_US = 1.5  # until the first K-tile is there
-# Of a block's arithmetic, that it waits where no other block of its multiprocessor goes on meanwhile
-ALONE = 0.1
-GROUP_SUM_US = 1.0  # for sums of warp groups to be added up in shared memory
 
 
 @dataclass(frozen=True)
@@ -127,15 +182,25 @@ class FmaTiling(SimtTile):
         sliced = f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
         return f"{self.m}x{self.n}{sliced}" + "_split" * self.split
 
-    def waited_us(self, k: int, finish: float) -> float:
-        """K-tiles are there in time."""
-        return START_US
+    def reached(self, device: DeviceSpec) -> float:
+        """Of the f32 rate."""
+        return constants(FmaConstants, device).efficiency[str(self).removesuffix("_split")]
 
-    def waits(self, gemm: Sizes, speed: float, finish: float) -> dict[str, Any]:
+    def waited_us(self, k: int, finish: float, device: DeviceSpec) -> float:
+        """K-tiles are there in time."""
+        return constants(FmaConstants, device).start_us
+
+    def waits(self, gemm: Sizes, speed: float, finish: float, device: DeviceSpec) -> dict[str, Any]:
         """K-tiles are there in time."""
         multiply = 2.0 * self.m * self.n * gemm.k / speed if speed else 0.0
-        chain = START_US + ALONE * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1)
-        return {"chain": chain, "finish": finish + GROUP_SUM_US * (self.warp_groups > 1), "in_step": True}
+        chain = constants(FmaConstants, device).start_us + constants(
+            FmaConstants, device
+        ).alone * multiply * (self.blocks_per_sm > 1 and self.warp_groups == 1)
+        return {
+            "chain": chain,
+            "finish": finish + constants(FmaConstants, device).group_sum_us * (self.warp_groups > 1),
+            "in_step": True,
+        }
 
     @property
     def warps_m(self) -> int:

@@ -2,17 +2,18 @@
 
 A block's main loop goes at the rate of the tensor cores, of its way to the L2 cache, or of a trip there for each filling of the
 ring. Between main loops is the epilogue, unless another turn group or another block of the multiprocessor multiplies meanwhile.
-Constants were measured on an H200, with cold caches.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...device.spec import DeviceSpec
-from ...registry.cost import L2_PER_SM, TRIP_US, Cost
+from ...device.calibration import family
+from ...device.spec import DeviceSpec, constants
+from ...registry.cost import Cost, machine
 from ...registry.variant import cdiv
 from ...rows import RegionSpec
 from ...types import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, u8
@@ -31,55 +32,81 @@ RATES = {
     i8: "f8",
     u8: "f8",
 }  # of tensor cores, if not called as the elements
-# Of the tensor cores' peak, that a main loop reaches for which K-tiles are there in time: with few multiprocessors at work, and
-# with all of them, when clocks fall: halves, TF32, fp8, promoted accumulators.
-ALONE, ALL, ALL_TF32, ALL_F8, ALL_PROMOTED = 0.83, 0.79, 0.85, 0.78, 0.79
-SMALL_N = 0.86  # of it, for tiles of 64 columns: both operands are read from shared memory, whose bandwidth is the limit
-# Where power is not, that bandwidth is for other tiles too: this power of how much longer shared memory takes than tensor cores;
-# of TF32 with promoted accumulators, they wait for it altogether. Halves, which power limits, only have a lower clock
-# the more is moved.
-CROWDED_HALVES, CROWDED_TF32, CROWDED_F8, CROWDED_PROMOTED = 0.11, 0.5, 0.3, 1.0
-PORT = 110.0  # GB/s into one multiprocessor, while the L2 cache has few others to serve
-FLIGHT_US = 1.1  # from a K-tile's request to its arrival; as many are in flight as the ring has stages
-DRAIN_US = 0.3  # from a tile's last request to its last product
-MEMORY = 0.86  # of its bandwidth, that operands are loaded and results stored at
-SHORT_ROWS = 0.65  # of the bandwidth, where boxes have 128 bytes of each row of b
-# For each tile of a product of mixed widths: nothing at clocks that last, as much as 0.5 in one launch with cold caches.
-# 4096³ is 4 % faster by it than by 128x256 at such clocks, and 0.5 % slower in one launch
-MIXED_WIDTHS_US = 0.3
-# For each K-tile of an operand with so many rows, times what one of them is more than one of 64: where k is not contiguous, each k is a request,
-# and all blocks make those of the same lines. 8x4096x14336 TN took 9 us longer than NN, 16x8192x8192 TT 2 us longer than NT
-SHORT_BOX_US = 0.8
-BESIDE = 0.1  # of what multiprocessors take to read their tiles, that their memory does not hide
-# times the bytes through the L2 cache, where rows of 128 bytes lie in two lines; and begin within a sector of 32 bytes
-STRADDLE, WITHIN_SECTOR = 1.2, 1.9
-START_US = 0.05  # of barriers, descriptors on their way, registers divided anew: most of it while the kernel before ends
-CLUSTER_US = 0.25  # for blocks of a cluster to synchronize, and for the last to be done
-EXCHANGE_US = 0.2  # for each other block that shares a tile: they synchronize meanwhile, and then each waits for the others' sums
-REMOTE = 40.0  # GB/s of these from one multiprocessor to another
-# For each 64 x 64 results of such a block, before the next one is at work in its place: 47 times of several rounds, 512³ to 4096³, are
-# foreseen to 5 %, and without it to 10 %, most of them too short
-NEXT_SUBTILE_US = 0.8
-# For a work unit's sums of a part of a tile to go to another, and for it to add them; how much longer tails take, as their K-tiles are not
-# those of the other blocks, and the L2 cache answers fewer requests at once; and times all main loops, where tiles are divided.
-# 14 times of divided tiles over those of whole ones, 2048³ to 8192³, are foreseen to 5 %
-FIXUP_US, OUT_OF_STEP, DIVIDED = 3.0, 0.25, 1.02
-AGAIN = 1.2  # times the bytes from memory, where blocks that begin together miss the same lines
-CLUSTER_FLIGHT_US = 0.25  # longer, since a stage is free when both blocks have read it
-# For a consumer to finish 64 x 64 results and send them off; where they are stored one by one; for each operand of the map, for one
-# that is loaded in boxes, and for one with an element for each column; to add up their columns
-SUBTILE_US, APART_US, LOAD_SUBTILE_US, SOURCE_SUBTILE_US, ROW_SUBTILE_US, SUM_SUBTILE_US = (
-    0.055,
-    0.4,
-    0.75,
-    0.1,
-    0.05,
-    0.13,
-)
-LINES_US = 0.35  # a guess: for warps to store them in whole lines
-SUBTILE_FLOP_US = 0.025  # for each flop that the map takes for each element, and each consumer that is at it
-MOVED = 0.8  # of what the bytes of a longer epilogue take, that no main loop hides: Z kept at 4096³ took 5.5 us for 33 MB
-SLOWED = 0.12  # of what a turn group takes to finish results, that the one which multiplies meanwhile loses
+
+
+@family("gemm.wgmma")
+@dataclass(frozen=True)
+class WgmmaConstants:
+    """Constants of products by wgmma. Defaults are an H200's with cold caches; shares are of a peak rate.
+
+    alone, all, all_tf32, all_f8, all_promoted  of the tensor cores, that a main loop reaches for which K-tiles are there in time: with few
+        multiprocessors at work, and with all of them, when clocks fall: halves, TF32, fp8, promoted accumulators
+    small_n  of these, for tiles of 64 columns: both operands are read from shared memory, whose bandwidth is the limit
+    crowded_*  the power of how much longer shared memory takes than tensor cores, by which a main loop is slower: of TF32 with promoted
+        accumulators these wait for it altogether; halves, which power limits, only have a lower clock the more is moved
+    port  GB/s into one multiprocessor, while the L2 cache has few others to serve
+    flight_us, cluster_flight_us  from a K-tile's request to its arrival, as many in flight as the ring has stages; longer in clusters,
+        since a stage is free when both blocks have read it
+    drain_us  from a tile's last request to its last product
+    memory  of its bandwidth, that operands are loaded and results stored at; short_rows: of that, where boxes have 128 bytes of each row of b;
+        again: times the bytes, where blocks that begin together miss the same lines
+    short_box_us  for each K-tile of an operand with so many rows, times what one of them is more than one of 64: where k is not contiguous, each
+        k is a request, and all blocks make those of the same lines. 8x4096x14336 TN took 9 us longer than NN, 16x8192x8192 TT 2 us
+    beside  of what multiprocessors take to read their tiles, that their memory does not hide
+    straddle, within_sector  times the bytes through the L2 cache, where rows of 128 bytes lie in two lines, and begin within a sector
+    start_us, cluster_us  of barriers, descriptors and registers divided anew; for blocks of a cluster to synchronize, and the last to be done
+    mixed_widths_us  of each tile of a product of mixed widths
+    exchange_us, remote  for each other block that shares a tile, to synchronize and wait for its sums; GB/s of these between multiprocessors
+    next_subtile_us  of each 64 x 64 results of such a block, before the next one is at work in its place
+    fixup_us, out_of_step, divided  of divided tiles: for a part's sums to go to another block, and be added; how much longer tails take, whose
+        K-tiles are not those of the other blocks; times all main loops
+    subtile_us, apart_us, lines_us  for a consumer to finish 64 x 64 results and send them off; where they are stored one by one; by whole lines
+    load_subtile_us, source_subtile_us, row_subtile_us  for each operand of the map; one that is loaded in boxes; one with an element a column
+    sum_subtile_us, subtile_flop_us  to add up columns; for each flop of the map for each element, and each consumer that is at it
+    moved  of what the bytes of a longer epilogue take, that no main loop hides
+    slowed  of what a turn group takes to finish results, that the one which multiplies meanwhile loses
+    """
+
+    alone: float = 0.83
+    all: float = 0.79
+    all_tf32: float = 0.85
+    all_f8: float = 0.78
+    all_promoted: float = 0.79
+    small_n: float = 0.86
+    crowded_halves: float = 0.11
+    crowded_tf32: float = 0.5
+    crowded_f8: float = 0.3
+    crowded_promoted: float = 1.0
+    port: float = 110.0
+    flight_us: float = 1.1
+    drain_us: float = 0.3
+    memory: float = 0.86
+    short_rows: float = 0.65
+    mixed_widths_us: float = 0.3
+    short_box_us: float = 0.8
+    beside: float = 0.1
+    straddle: float = 1.2
+    within_sector: float = 1.9
+    start_us: float = 0.05
+    cluster_us: float = 0.25
+    exchange_us: float = 0.2
+    remote: float = 40.0
+    next_subtile_us: float = 0.8
+    fixup_us: float = 3.0
+    out_of_step: float = 0.25
+    divided: float = 1.02
+    again: float = 1.2
+    cluster_flight_us: float = 0.25
+    subtile_us: float = 0.055
+    apart_us: float = 0.4
+    load_subtile_us: float = 0.75
+    source_subtile_us: float = 0.1
+    row_subtile_us: float = 0.05
+    sum_subtile_us: float = 0.13
+    lines_us: float = 0.35
+    subtile_flop_us: float = 0.025
+    moved: float = 0.8
+    slowed: float = 0.12
 
 
 class Leaving(NamedTuple):
@@ -107,13 +134,14 @@ def cost(
     operand, "a" or "b", see operands/registers.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
     operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`. flat: few rows of a
     are one piece of memory."""
+    c = constants(WgmmaConstants, device)
     p, _ = problem.read(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step
     length, count = (whole, 1) if split is None else (split.k, split.number)
     tiles = clusters(tiling, region, register_operand) * tiling.together * count
     share = min(1.0, tiles / device.sms)
-    rate = _rate(tiling, p.dtype, share, crowded)
+    rate = _rate(c, tiling, p.dtype, share, crowded)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     k_tiles, size = length // step, length * p.dtype.itemsize
@@ -124,39 +152,39 @@ def cost(
     boxes = boxes if leaving is None else leaving.boxes
     a_extent, b_extent = boxed(tiling.m, m), boxed(tiling.n, n)
     fetch = max(
-        (a_extent + b_extent) * size / PORT,
-        (a_extent + b_extent / tiling.cluster) * size * _straddling(region, flat) * share / L2_PER_SM,
+        (a_extent + b_extent) * size / c.port,
+        (a_extent + b_extent / tiling.cluster) * size * _straddling(c, region, flat) * share / machine(device).l2_per_sm,
     ) * 1e-3  # fmt: skip
-    flight = FLIGHT_US + (CLUSTER_FLIGHT_US if tiling.cluster > 1 else 0.0)
+    flight = c.flight_us + (c.cluster_flight_us if tiling.cluster > 1 else 0.0)
     wait = flight * (k_tiles - 1) / tiling.stages(boxes)
     loop, alone = max(multiply, fetch), max(multiply, fetch, wait)
     subtiles = tiling.row_blocks * tiling.columns / ATOM
     if leaving is not None:
         each = leaving.subtile_us
     elif split is None:
-        each = _subtile_us(tiling, region, boxes)
+        each = _subtile_us(c, tiling, region, boxes)
     else:
-        each = SUBTILE_US + APART_US
-    finish = DRAIN_US + subtiles * each
+        each = c.subtile_us + c.apart_us
+    finish = c.drain_us + subtiles * each
     if tiling.cluster_split > 1:
         finish += (
-            EXCHANGE_US * (tiling.cluster_split - 1)
-            + tiling.consumers * tiling.exchange.sent_bytes / REMOTE * 1e-3
+            c.exchange_us * (tiling.cluster_split - 1)
+            + tiling.consumers * tiling.exchange.sent_bytes / c.remote * 1e-3
         )
 
     # tiles of the busiest multiprocessor
     most = tiles / usable(tiling, device) if tiling.stream else cdiv(tiles, usable(tiling, device))
     if tiling.narrow_n:
         most = busiest_columns(tiling, region, device, narrow_tiles(tiling, region, device)) / tiling.n
-        alone, loop = alone + MIXED_WIDTHS_US, loop + MIXED_WIDTHS_US
+        alone, loop = alone + c.mixed_widths_us, loop + c.mixed_widths_us
     at_once = tiling.turn_groups * tiling.blocks
-    loops = DIVIDED * most if tiling.stream else most
-    in_turn = loops * (alone if tiling.blocks == 1 else loop)
+    loops = c.divided * most if tiling.stream else most
+    in_turn = loops * (alone if tiling.blocks == 1 or tiles <= usable(tiling, device) else loop)
     if tiling.ping_pong and split is None:
         # stores one by one are all in its way, and so is what warps tell each other
-        column_sums = _column_sums_us(region)
+        column_sums = _column_sums_us(c, region)
         stored = boxes or leaving is not None
-        beside = SLOWED * (each - SUBTILE_US - column_sums) + column_sums if stored else APART_US
+        beside = c.slowed * (each - c.subtile_us - column_sums) + column_sums if stored else c.apart_us
         in_turn += most * subtiles * beside
     # the last results of all multiprocessors are stored at once
     at_end = min(tiles, usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
@@ -168,34 +196,34 @@ def cost(
     multiplied = loops / at_once if tiling.stream else rounds
     together = max(in_turn + finish, multiplied * alone + rounds * finish) + late
     if tiling.stream:
-        together += FIXUP_US + OUT_OF_STEP * (most % 1.0) * loop
+        together += c.fixup_us + c.out_of_step * (most % 1.0) * loop
     useful = p.flops / speed / device.sms
     given = operand_bytes or gemm_split.operand_bytes(p)
     nbytes = region.nbytes if leaving is None else given + leaving.nbytes
     if split is not None:
         through, total = gemm_split.sum_cost(region, p, split.number, device)
         nbytes = given + through
-    reached = MEMORY
-    if tiling.n == ATOM and tiling.blocks > 1 and tiling.cluster_split == 1 and n >= m:
-        reached *= SHORT_ROWS
+    reached = c.memory
+    if tiling.n == ATOM and tiling.blocks > 1 and tiling.cluster_split == 1 and n >= m and p.b_steps[-1] == 1:
+        reached *= c.short_rows
     if tiling.cluster_split > 1 and m > tiling.m and n > tiling.n:
-        reached /= AGAIN
+        reached /= c.again
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     again = tiles * fetch / device.sms
-    limits = {"memory": memory + BESIDE * again, "L2": again, "compute": useful}
+    limits = {"memory": memory + c.beside * again, "L2": again, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
     if tiling.cluster_split > 1:
         # one tile each: nothing is on its way while sums are exchanged, or before the next block begins
-        begin = START_US + TRIP_US + NEXT_SUBTILE_US * tiling.consumers * subtiles
+        begin = c.start_us + machine(device).trip_us + c.next_subtile_us * tiling.consumers * subtiles
         slots = usable(tiling, device) * tiling.blocks
         between = (rounds - 1) * (finish + begin) + finish
         full, rest = divmod(tiles, slots)
         whole_us, last_us = (max(limits[limit] * n / tiles, alone) for n in (slots, rest))
         together = max(full * whole_us + (last_us if rest else 0.0) + between, in_turn + finish)
     if split is None and leaving is None and limit != "memory":  # which has no time to spare, or takes power
-        together += MOVED * _moved_bytes(region) / device.bandwidth * 1e-3
-    first = tiling.stage_bytes / PORT * 1e-3
-    latency = TRIP_US + START_US + first + CLUSTER_US * (tiling.cluster > 1)
+        together += c.moved * _moved_bytes(region) / device.bandwidth * 1e-3
+    first = tiling.stage_bytes / c.port * 1e-3
+    latency = machine(device).trip_us + c.start_us + first + c.cluster_us * (tiling.cluster > 1)
     terms = {"launch": device.launch_us, "latency": latency}
     reached = terms[limit] = limits[limit]
     last = "wave tail" if most > at_once else "idle multiprocessors"
@@ -208,7 +236,7 @@ def cost(
         if until > reached * (1 + 1e-9):
             terms[name] = until - reached
             reached = until
-    if short := 0.0 if flat else SHORT_BOX_US * _short_boxes(region):
+    if short := 0.0 if flat else c.short_box_us * _short_boxes(region):
         terms["short rows"] = most * k_tiles * short
     if split is None:
         return Cost(terms)
@@ -240,39 +268,41 @@ def _short_boxes(region: RegionSpec) -> float:
     return more
 
 
-def _rate(tiling: WgmmaTiling, dtype: DType, share: float, power: float | None = None) -> float:
+def _rate(
+    c: WgmmaConstants, tiling: WgmmaTiling, dtype: DType, share: float, power: float | None = None
+) -> float:
     """Of the tensor cores' peak, with this share of the multiprocessors at work."""
     halves = dtype in (f16, bf16) and not tiling.promoted
     if tiling.promoted:
-        most, crowded = ALL_PROMOTED, CROWDED_PROMOTED
+        most, crowded = c.all_promoted, c.crowded_promoted
     elif halves:
-        most, crowded = ALL, CROWDED_HALVES
+        most, crowded = c.all, c.crowded_halves
     else:
-        most, crowded = (ALL_TF32, CROWDED_TF32) if dtype is f32 else (ALL_F8, CROWDED_F8)
-    rate = (ALONE + (most - ALONE) * share) / tiling.crowding ** (crowded if power is None else power)
-    return rate * SMALL_N if tiling.n == ATOM and halves else rate
+        most, crowded = (c.all_tf32, c.crowded_tf32) if dtype is f32 else (c.all_f8, c.crowded_f8)
+    rate = (c.alone + (most - c.alone) * share) / tiling.crowding ** (crowded if power is None else power)
+    return rate * c.small_n if tiling.n == ATOM and halves else rate
 
 
-def _straddling(region: RegionSpec, flat: bool) -> float:
+def _straddling(c: WgmmaConstants, region: RegionSpec, flat: bool) -> float:
     p, _ = problem.read(region)
     pitches = 0 if flat else max(p.a_steps[-2:]), max(p.b_steps[-2:])
     apart = math.gcd(128, *(pitch * p.dtype.itemsize for pitch in pitches))
-    return 1.0 if apart == 128 else STRADDLE if apart >= 32 else WITHIN_SECTOR
+    return 1.0 if apart == 128 else c.straddle if apart >= 32 else c.within_sector
 
 
-def _subtile_us(tiling: WgmmaTiling, region: RegionSpec, boxes: int) -> float:
+def _subtile_us(c: WgmmaConstants, tiling: WgmmaTiling, region: RegionSpec, boxes: int) -> float:
     """For a consumer to finish 64 x 64 results."""
     f = problem.epilogue_statistics(region)
     come = len(tma_sources(region)) if boxes and not in_lines(region) else 0
-    loads = LOAD_SUBTILE_US * (f.matrices - come) + ROW_SUBTILE_US * f.rows + SOURCE_SUBTILE_US * come
-    beyond = LINES_US if boxes and in_lines(region) else 0.0 if boxes else APART_US
-    leave = SUBTILE_US * max(1, f.stores) + beyond * f.stores
-    return leave + loads + SUBTILE_FLOP_US * f.flops * tiling.cooperative + _column_sums_us(region)
+    loads = c.load_subtile_us * (f.matrices - come) + c.row_subtile_us * f.rows + c.source_subtile_us * come
+    beyond = c.lines_us if boxes and in_lines(region) else 0.0 if boxes else c.apart_us
+    leave = c.subtile_us * max(1, f.stores) + beyond * f.stores
+    return leave + loads + c.subtile_flop_us * f.flops * tiling.cooperative + _column_sums_us(c, region)
 
 
-def _column_sums_us(region: RegionSpec) -> float:
+def _column_sums_us(c: WgmmaConstants, region: RegionSpec) -> float:
     """To add up columns of these."""
-    return SUM_SUBTILE_US * (problem.read(region)[1].core_input is not None)
+    return c.sum_subtile_us * (problem.read(region)[1].core_input is not None)
 
 
 @lru_cache(maxsize=4096)

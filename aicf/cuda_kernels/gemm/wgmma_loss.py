@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, Cost, roofline
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import (
     Checks,
     Launch,
@@ -161,7 +161,7 @@ def _joining(device: DeviceSpec, rows: int, tiles: int, statistics: int, blocks:
     nbytes = f32.itemsize * rows * tiles
     return roofline(
         device, bytes=nbytes * statistics + 24 * rows, cached=nbytes, blocks=blocks, blocks_per_sm=4,
-        chain=2 * cdiv(tiles, warps) * CACHE_TRIP_US,
+        chain=2 * cdiv(tiles, warps) * machine(device).cache_trip_us,
     )  # fmt: skip
 
 

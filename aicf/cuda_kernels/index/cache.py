@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, one_op, variant
 from ...rows import RegionSpec
 from ...types import Shape, TensorDesc, numel, reshaped_strides
@@ -50,7 +50,7 @@ class CacheWriteElements:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         _, _, k, v, _ = (region.tensors[t] for t in region.anchor.inputs)
         return roofline(
-            device, bytes=2 * (k.nbytes + v.nbytes), blocks=2 * grid_for(max(k.numel, v.numel))[0], chain=2 * CACHE_TRIP_US
+            device, bytes=2 * (k.nbytes + v.nbytes), blocks=2 * grid_for(max(k.numel, v.numel))[0], chain=2 * machine(device).cache_trip_us
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ...device.faults import INDEX, INDEX_FROM_ZERO
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, Cost, roofline
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, cdiv, contiguous, one_op, variant
 from ...rows import RegionSpec
 from ...types import numel
@@ -75,7 +75,7 @@ class ScatterAddRows:
         updates, indices = op_operands(region)
         hits = p.many / max(rows, 1)  # for one block, if all rows are as likely
         scans = cdiv(p.many, THREADS)
-        chain = scans * SCAN_US + min(scans, hits) * ADD_US + hits / NEAR * CACHE_TRIP_US
+        chain = scans * SCAN_US + min(scans, hits) * ADD_US + hits / NEAR * machine(device).cache_trip_us
         return roofline(
             device, bytes=region.nbytes, cached=blocks * indices.nbytes, flops=updates.numel, efficiency=0.25,
             memory_efficiency=0.7, blocks=blocks, blocks_per_sm=RESIDENT, chain=chain,
@@ -111,7 +111,7 @@ class ScatterAddAlong:
         return roofline(
             device, bytes=region.nbytes, cached=results * p.many * indices.dtype.itemsize, flops=4 * results * p.many,
             efficiency=0.25, memory_efficiency=0.75, blocks=cdiv(results, THREADS), blocks_per_sm=RESIDENT,
-            chain=p.many / NEAR * CACHE_TRIP_US,
+            chain=p.many / NEAR * machine(device).cache_trip_us,
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

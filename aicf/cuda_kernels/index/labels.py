@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import Cost, roofline
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Work, cdiv, contiguous, one_op, variant
 from ...rows import RegionSpec
 from ...types import TensorDesc, i64
@@ -50,7 +50,7 @@ def looking_cost(region: RegionSpec, device: DeviceSpec) -> Cost:
     parts, rows = _parts(region), op_operands(region)[0].numel
     return roofline(
         device, bytes=region.nbytes, launches=1 if parts == 1 else 2, blocks=parts, blocks_per_sm=RESIDENT,
-        chain=chain_us(cdiv(rows, parts * THREADS)), finish=2 * TREE_US,
+        chain=chain_us(cdiv(rows, parts * THREADS), machine(device).trip_us), finish=2 * TREE_US,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ...rows import RegionSpec
 
@@ -36,7 +36,7 @@ class SampleTokens:
         each = cdiv(words, _threads(words))
         return roofline(
             device, bytes=2 * logits.nbytes, cached=PASSES * logits.nbytes, flops=16 * PASSES * logits.numel, blocks=max(1, rows),
-            chain=PASSES * (each * STEP_US + 4 * CACHE_TRIP_US),
+            chain=PASSES * (each * STEP_US + 4 * machine(device).cache_trip_us),
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
@@ -63,7 +63,10 @@ class MarkTokens:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         seen, tokens, *_ = (region.tensors[t] for t in region.anchor.inputs)
         return roofline(
-            device, bytes=2 * tokens.nbytes, blocks=max(1, seen.shape[0]), chain=3 * CACHE_TRIP_US
+            device,
+            bytes=2 * tokens.nbytes,
+            blocks=max(1, seen.shape[0]),
+            chain=3 * machine(device).cache_trip_us,
         )
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import CACHE_TRIP_US, TRIP_US, Cost, early_us, roofline
+from ...registry.cost import Cost, early_us, machine, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Work, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import DType, bool_, i32
@@ -120,12 +120,12 @@ class ScatterAddSorted:
         total = roofline(
             device, bytes=region.nbytes, cached=sort.passes * (6 * keys + sort.tiles**2 * DIGITS * i32.itemsize),
             memory_efficiency=0.8, launches=launches, blocks=sums.summing,
-            blocks_per_sm=2, chain=sums.chunk / NEAR * TRIP_US,
+            blocks_per_sm=2, chain=sums.chunk / NEAR * machine(device).trip_us,
         )  # fmt: skip
         steps = sort.tile / THREADS
-        count = (steps / NEAR - 1) * TRIP_US
-        move = steps * STEP_US + (steps + sort.tiles) / NEAR * CACHE_TRIP_US + 1.0
-        latency = 2 * CACHE_TRIP_US - (launches - 1) * early_us(device)
+        count = (steps / NEAR - 1) * machine(device).trip_us
+        move = steps * STEP_US + (steps + sort.tiles) / NEAR * machine(device).cache_trip_us + 1.0
+        latency = 2 * machine(device).cache_trip_us - (launches - 1) * early_us(device)
         return total.plus(latency=latency).plus(**{"dependent steps": sort.passes * (count + move)})
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...ops.dropout import dropout_numbers
-from ...registry.cost import CACHE_TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ...rows import RegionSpec
 from ...types import f32
-from .elementwise import MAP_EFFICIENCY, RESIDENT, THREADS, grid_for
+from .elementwise import RESIDENT, THREADS, grid_for, map_constants
 
 RUN = 4  # elements of one Philox counter
 # Measured on an H200.
@@ -39,9 +39,9 @@ class DropoutPhilox:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         n = region.results[0].numel
         return roofline(
-            device, bytes=region.nbytes, flops=FLOPS * n, efficiency=MAP_EFFICIENCY,
+            device, bytes=region.nbytes, flops=FLOPS * n, efficiency=map_constants(device).efficiency,
             memory_efficiency=ACCESS,
-            blocks=cdiv(n, RUN * THREADS), blocks_per_sm=RESIDENT[1], chain=CACHE_TRIP_US + STATE_US,
+            blocks=cdiv(n, RUN * THREADS), blocks_per_sm=RESIDENT[1], chain=machine(device).cache_trip_us + STATE_US,
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

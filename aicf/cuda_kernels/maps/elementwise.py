@@ -6,10 +6,12 @@ A map is read from the region (rows/program.py); its scalar functions are inline
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...device.spec import DeviceSpec
+from ...device.calibration import family
+from ...device.spec import DeviceSpec, constants
 from ...ops.schema import MAP
 from ...registry.checks import first_failure
 from ...registry.cost import Cost, memory_us, one_launch, roofline
@@ -28,20 +30,50 @@ MAX_RANK = 6
 GRID = 2**31 - 1  # blocks, at most: of one step each, for more than any memory holds
 PARAMETERS = 4096  # bytes: what a kernel takes
 MAX_POINTERS = 64  # with six strides of 8 bytes each they fit
-# For `map_cost`. An H200 moves 4.13 to 4.38 of its 4.8 TB/s with 16-byte loads, and so little by scattered ones.
-VECTOR_ACCESS, SCALAR_ACCESS, HALF_ACCESS, SCATTERED_ACCESS = 0.9, 0.89, 0.75, 0.25
-MAP_EFFICIENCY = 0.5  # of the f32 rate, by the ops' declared flops
-DIVISION_FLOPS = 20  # of a coordinate: integer instructions, at half the rate of multiply-adds
 RESIDENT = 8, 6  # blocks on a multiprocessor: all threads, and by the 40 registers that vectors take
-VECTOR_US = 0.06  # of a vector's loads and stores, beside those of single elements: measured on an H200
 LEAST_RAGGED = 64  # vectors of a row, so that few warps have one that crosses to the next
-REST_US = 0.35  # for what is left of a ragged length, after its vectors; measured
 # Elements of a thread of elementwise_flat; up to so many that each can have a thread on an H200, it has one
 UNROLL, FEW = 4, 2**15
 VECTOR = 16  # bytes: the most that one load takes
 TYPES = BASIC | {i8, u8}
 
 Strides = tuple[int, ...]
+
+
+@family("maps")
+@dataclass(frozen=True)
+class MapConstants:
+    """Constants of maps. An H200 moves 4.13 to 4.38 of its 4.8 TB/s with 16-byte loads.
+
+    vector_access, scalar_access, half_access, scattered_access  of the bandwidth, by 16 bytes, by 4, by halves, and by strides along rows
+    efficiency  of the f32 rate, by the ops' declared flops
+    division_flops  of a coordinate: integer instructions, at half the rate of multiply-adds
+    vector_us  of a vector's loads and stores, beside those of single elements
+    rest_us  for what is left of a ragged length, after its vectors
+    """
+
+    vector_access: float = 0.9
+    scalar_access: float = 0.89
+    half_access: float = 0.75
+    scattered_access: float = 0.25
+    efficiency: float = 0.5
+    division_flops: float = 20.0
+    vector_us: float = 0.06
+    rest_us: float = 0.35
+
+
+def map_constants(device: DeviceSpec) -> MapConstants:
+    return constants(MapConstants, device)
+
+
+def moved_bytes(region: RegionSpec, m: Map) -> int:
+    """Bytes that loads and stores move: of an operand that is gathered from or cut, no more than the map has elements."""
+    most: dict[int, int] = {}
+    for load in m.loads:
+        if load.operand is not None:
+            t = region.operands[load.operand]
+            most[load.operand] = min(t.nbytes, most.get(load.operand, 0) + m.numel * t.dtype.itemsize)
+    return sum(most.values()) + sum(t.nbytes for t in region.results)
 
 
 def grid_for(n: int, threads: int = THREADS) -> tuple[int]:
@@ -248,23 +280,26 @@ def map_cost(region: RegionSpec, device: DeviceSpec, width: int, strides: Sequen
 
     strides  of each load, where more dimensions than one take divisions, and steps along the last one sectors of their own
     """
-    m, rank = _map(region), max(map(len, strides), default=1)
-    index_flops = DIVISION_FLOPS * rank / width if rank > 1 else 0.0
-    access = VECTOR_ACCESS if width > 1 else HALF_ACCESS if vector_width(m) > 4 else SCALAR_ACCESS
+    m, rank, c = _map(region), max(map(len, strides), default=1), map_constants(device)
+    index_flops = c.division_flops * rank / width if rank > 1 else 0.0
+    access = c.vector_access if width > 1 else c.half_access if vector_width(m) > 4 else c.scalar_access
     if any(abs(steps[-1]) > 1 for steps in strides):
-        access = SCATTERED_ACCESS
+        access = c.scattered_access
     each = unroll(m) if width == 1 and not strides else width
-    chain = VECTOR_US * (width > 1) + (REST_US if m.numel % width else 0.0)
+    chain = c.vector_us * (width > 1) + (c.rest_us if m.numel % width else 0.0)
     return roofline(
-        device, bytes=region.nbytes, flops=m.flops + index_flops * m.numel, efficiency=MAP_EFFICIENCY,
+        device, bytes=moved_bytes(region, m), flops=m.flops + index_flops * m.numel, efficiency=c.efficiency,
         memory_efficiency=access, blocks=cdiv(m.numel, each * THREADS), blocks_per_sm=RESIDENT[width > 1],
         chain=chain,
     )  # fmt: skip
 
 
 def least(region: RegionSpec, device: DeviceSpec) -> float:
-    """Of `map_cost`, and of several maps in one launch: a launch, and the bytes at the speed of vectors."""
-    return one_launch(region, device) + memory_us(device, region.nbytes, VECTOR_ACCESS)
+    """Of `map_cost`, and of several maps in one launch: a launch, and the least bytes at the speed of vectors."""
+    elements = sum(t.numel for t in region.results)
+    read = sum(min(t.nbytes, elements * t.dtype.itemsize) for t in region.operands if t.numel <= elements)
+    nbytes = read + sum(t.nbytes for t in region.results)
+    return one_launch(region, device) + memory_us(device, nbytes, map_constants(device).vector_access)
 
 
 # --- variants -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from ...registry.cost import Cost, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
 from ...rows import RegionSpec
 from ...types import DType
-from .elementwise import MAP_EFFICIENCY, RESIDENT, SCALAR_ACCESS, THREADS, VECTOR_ACCESS
+from .elementwise import RESIDENT, THREADS, map_constants
 
 MOST = 32  # tensors of a launch: each costs a block some selects
 VECTOR = 16  # bytes
@@ -52,8 +52,8 @@ class AllFinite:
         groups = groups_of(region)
         wide = all(aligned for _, aligned, _ in groups)
         return roofline(
-            device, bytes=region.nbytes, flops=2 * sum(t.numel for t in region.operands), efficiency=MAP_EFFICIENCY,
-            memory_efficiency=VECTOR_ACCESS if wide else SCALAR_ACCESS, launches=1 + len(groups),
+            device, bytes=region.nbytes, flops=2 * sum(t.numel for t in region.operands), efficiency=map_constants(device).efficiency,
+            memory_efficiency=map_constants(device).vector_access if wide else map_constants(device).scalar_access, launches=1 + len(groups),
             blocks=max([1, *(sum(blocks_of(region, device, *group)) for group in groups)]), blocks_per_sm=RESIDENT[wide],
         )  # fmt: skip
 

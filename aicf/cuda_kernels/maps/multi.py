@@ -8,20 +8,18 @@ from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
-from ...registry.cost import TRIP_US, Cost, roofline
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Reject, Table, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.parts import read_parts
 from ...rows.program import Load, Map
 from .elementwise import (
-    MAP_EFFICIENCY,
     PARAMETERS,
     RESIDENT,
-    SCALAR_ACCESS,
     THREADS,
-    VECTOR_ACCESS,
     least,
     load_types,
+    map_constants,
     store_types,
     unaligned,
     vector_width,
@@ -99,8 +97,8 @@ def _cost(region: RegionSpec, device: DeviceSpec, chain: float = 0.0) -> Cost:
     parts = _accepted(region)
     vector = parts.width > 1
     return roofline(
-        device, bytes=region.nbytes, flops=sum(m.flops for m in parts.maps), efficiency=MAP_EFFICIENCY,
-        memory_efficiency=VECTOR_ACCESS if vector else SCALAR_ACCESS,
+        device, bytes=region.nbytes, flops=sum(m.flops for m in parts.maps), efficiency=map_constants(device).efficiency,
+        memory_efficiency=map_constants(device).vector_access if vector else map_constants(device).scalar_access,
         blocks=sum(cdiv(m.numel, parts.width * THREADS) for m in parts.maps), blocks_per_sm=RESIDENT[vector], chain=chain,
     )  # fmt: skip
 
@@ -165,7 +163,7 @@ class MultiMapTable:
     least = least
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
-        return _cost(region, device, 2 * TRIP_US)
+        return _cost(region, device, 2 * machine(device).trip_us)
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .multi_body import multi_table

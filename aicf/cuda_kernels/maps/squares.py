@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import accumulate
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import TRIP_US, Cost, roofline
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, In, Launch, Num, Out, Work, contiguous, one_op, variant
 from ...rows import RegionSpec
 from ...types import f32
-from .elementwise import MAP_EFFICIENCY, RESIDENT, SCALAR_ACCESS, THREADS, VECTOR_ACCESS
+from .elementwise import RESIDENT, THREADS, map_constants
 from .finite import VECTOR, blocks_of, groups_of
 
 WAVES = 1  # of blocks, each of which leaves a sum
@@ -42,10 +42,10 @@ class SumOfSquares:
         groups, blocks = groups_of(region), _blocks(region, device)
         wide = all(aligned for _, aligned, _ in groups)
         return roofline(
-            device, bytes=region.nbytes, flops=2 * sum(t.numel for t in region.operands), efficiency=MAP_EFFICIENCY,
-            memory_efficiency=VECTOR_ACCESS if wide else SCALAR_ACCESS, launches=1 + len(groups),
+            device, bytes=region.nbytes, flops=2 * sum(t.numel for t in region.operands), efficiency=map_constants(device).efficiency,
+            memory_efficiency=map_constants(device).vector_access if wide else map_constants(device).scalar_access, launches=1 + len(groups),
             blocks=max([1, *map(sum, blocks)]), blocks_per_sm=RESIDENT[wide],
-            chain=sum(map(sum, blocks)) / THREADS / NEAR * TRIP_US,
+            chain=sum(map(sum, blocks)) / THREADS / NEAR * machine(device).trip_us,
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:

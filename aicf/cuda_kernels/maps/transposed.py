@@ -8,16 +8,13 @@ from typing import NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
-from ...registry.cost import TRIP_US, Cost, roofline
+from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.program import Expression, Load, Map
 from ...types import row_major
 from .elementwise import (
-    DIVISION_FLOPS,
-    MAP_EFFICIENCY,
     MAX_RANK,
-    SCALAR_ACCESS,
     THREADS,
     TYPES,
     _map,
@@ -25,6 +22,7 @@ from .elementwise import (
     collapsed,
     least,
     load_types,
+    map_constants,
     pointers,
     store_types,
     walked,
@@ -129,11 +127,14 @@ class ElementwiseTransposed:
             _tiles(found),
             sum(any(s) for slot, s in enumerate(found.strides) if slot != found.slot),
         )
-        flops = m.flops + (TILE_FLOPS + DIVISION_FLOPS * len(m.loads) / 4) * tiles * TILE * TILE
+        flops = (
+            m.flops
+            + (TILE_FLOPS + map_constants(device).division_flops * len(m.loads) / 4) * tiles * TILE * TILE
+        )
         return roofline(
-            device, bytes=region.nbytes, flops=flops, efficiency=MAP_EFFICIENCY, memory_efficiency=SCALAR_ACCESS,
+            device, bytes=region.nbytes, flops=flops, efficiency=map_constants(device).efficiency, memory_efficiency=map_constants(device).scalar_access,
             blocks=tiles, blocks_per_sm=BLOCKS,
-            chain=TRIP_US * (PASSES if moving else 1),
+            chain=machine(device).trip_us * (PASSES if moving else 1),
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Checks, Launch, Num, Reject, at_least, cdiv, multiple, variant
 from ...rows import RegionSpec
 from ...rows.program import Load
@@ -93,12 +93,16 @@ class ReduceColumnVectors:
         r = reduced(region)
         outer, _, inner = fitted(r, COLUMNS)[0]
         width, vector, parts = _division(r, device)
-        again = chain_us(cdiv(parts.parts, THREADS // JOINED)) if parts.parts > 1 else 0.0
+        again = (
+            chain_us(cdiv(parts.parts, THREADS // JOINED), machine(device).trip_us)
+            if parts.parts > 1
+            else 0.0
+        )
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=MEMORY,
             blocks=outer * cdiv(inner, width * vector) * parts.parts, blocks_per_sm=RESIDENT,
             launches=1 if parts.parts == 1 else 2,
-            chain=chain_us(cdiv(parts.chunk, THREADS // width)) + again, finish=tree_us(r),
+            chain=chain_us(cdiv(parts.chunk, THREADS // width), machine(device).trip_us) + again, finish=tree_us(r),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Checks, Launch, Num, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32
@@ -81,11 +81,15 @@ class ReducePlanes:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
         images, planes, inner, vector, parts = _division(region, r, device)
-        again = chain_us(cdiv(parts.parts, lanes_for(parts.parts))) if parts.parts > 1 else 0.0
+        again = (
+            chain_us(cdiv(parts.parts, lanes_for(parts.parts)), machine(device).trip_us)
+            if parts.parts > 1
+            else 0.0
+        )
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r) + DIVISION_FLOPS * images * planes * inner // vector,
             efficiency=EFFICIENCY, memory_efficiency=MEMORY[vector > 1], blocks=planes * parts.parts, blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, THREADS)) + again, finish=tree_us(r),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, THREADS), machine(device).trip_us) + again, finish=tree_us(r),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:

@@ -11,7 +11,7 @@ import functools
 from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.program import Expression, Load, Map, Reduction, RegionProgram, Shape, collapse
@@ -197,8 +197,8 @@ TREE_US, FEED_US = 0.3, 0.1  # of a multiprocessor, for the tree of a block, and
 SETUP_US = 0.3  # a block's way through the tree
 
 
-def chain_us(steps: int, trip: float = TRIP_US) -> float:
-    """Microseconds of dependent steps: further trips to memory of a thread, and its way through the tree."""
+def chain_us(steps: int, trip: float) -> float:
+    """Microseconds of dependent steps: further trips of a thread, to memory or to the cache, and its way through the tree."""
     return (max(1, cdiv(steps, UNROLLED)) - 1) * trip + SETUP_US
 
 
@@ -244,7 +244,7 @@ class ReduceRows:
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
             blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lanes)), finish=tree_us(r),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lanes), machine(device).trip_us), finish=tree_us(r),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -305,7 +305,7 @@ class ReduceColumns:
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=0.8,
             blocks=outer * cdiv(inner, width) * parts.parts, blocks_per_sm=RESIDENT,
-            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lines)), finish=tree_us(r),
+            launches=1 if parts.parts == 1 else 2, chain=chain_us(cdiv(parts.chunk, lines), machine(device).trip_us), finish=tree_us(r),
         )  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
@@ -384,7 +384,7 @@ class ReduceNaive:
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY,
             memory_efficiency=0.75, blocks=cdiv(r.after.numel, THREADS), blocks_per_sm=RESIDENT, finish=lines,
-            chain=max(0, r.length - NEAR) * ELEMENT_US if along else r.length * TRIP_US / UNROLLED,
+            chain=max(0, r.length - NEAR) * ELEMENT_US if along else r.length * machine(device).trip_us / UNROLLED,
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

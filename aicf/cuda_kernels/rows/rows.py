@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ...device.spec import DeviceSpec
-from ...registry.cost import TRIP_US, Cost, one_launch, roofline
+from ...registry.cost import Cost, machine, one_launch, roofline
 from ...registry.variant import Arg, Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.program import Shape
@@ -98,7 +98,9 @@ def _cost(region: RegionSpec, device: DeviceSpec, tile: RowTile, pace: Pace) -> 
     else:
         cluster = min(cluster_sync, whole - memory)
         terms = {"memory": memory, "turns of blocks": whole - memory - cluster, "cluster": cluster}
-    terms["latency"] = TRIP_US - whole  # nothing is done before the first trip to memory is over
+    terms["latency"] = (
+        machine(device).trip_us - whole
+    )  # nothing is done before the first trip to memory is over
     return Cost({"launch": device.launch_us, **{name: us for name, us in terms.items() if us > 0}})
 
 
@@ -268,7 +270,7 @@ class RowsSerial:
         return roofline(
             device, bytes=region.nbytes + again, flops=program.flops * program.count * program.length, efficiency=EFFICIENCY,
             memory_efficiency=SINGLE_EFFICIENCY, blocks=cdiv(program.count, BLOCK), blocks_per_sm=1024 // BLOCK,
-            chain=(TREE_US + TRIP_US * program.length) * len(program.passes),
+            chain=(TREE_US + machine(device).trip_us * program.length) * len(program.passes),
         )  # fmt: skip
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:

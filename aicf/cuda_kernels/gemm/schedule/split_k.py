@@ -18,10 +18,9 @@ from ....types import f32, i32
 from ...maps.elementwise import THREADS
 from .. import column_sums, problem
 from ..problem import Sizes
-from ..tilings import STORE_US, SimtTile, finish_us
+from ..tilings import SimtTile, finish_us, simt
 
 LEAST_STEPS = 2  # of a tile's step along k, in each split
-SUM_STEP_US = 0.07  # of the second launch, for each split: measured on an H200
 SUM_RUN = 4  # columns of a thread of the second launch, at most
 MOST_SPLITS = 64
 STRICT = "sums of parts are rounded where one sum is not; strict takes one sum"
@@ -86,9 +85,11 @@ def least(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> float:
     """Of `cost`: with splits, two launches, of which the second begins early, and the least steps of both."""
     if not tile.split:
         return tile.least(region, device)
-    waited = tile.waited_us(LEAST_STEPS * tile.step, STORE_US * tile.m * tile.n)
+    waited = tile.waited_us(LEAST_STEPS * tile.step, simt(device).store_us * tile.m * tile.n, device)
     even = tile.even_us(problem.read(region)[0], device) if problem.k_of(region) else 0.0
-    return 2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * SUM_STEP_US
+    return (
+        2 * one_launch(region, device) - early_us(device) + max(waited, even) + 2 * simt(device).sum_step_us
+    )
 
 
 def tile_workspace(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> int:
@@ -98,7 +99,7 @@ def tile_workspace(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> in
 @lru_cache(maxsize=4096)
 def _fastest(sizes: Sizes, tile: SimtTile, device: DeviceSpec) -> KSplit:
     (tiles,) = problem.grid(sizes, tile.m, tile.n)
-    result, finish = sizes.m * sizes.n * f32.itemsize, STORE_US * SUM_RUN * THREADS
+    result, finish = sizes.m * sizes.n * f32.itemsize, simt(device).store_us * SUM_RUN * THREADS
 
     def us(split: KSplit) -> float:
         through, total = _sum(sizes, split.number, result, finish, device)
@@ -112,7 +113,7 @@ def _cost(sizes: Sizes, tile: SimtTile, split: KSplit, device: DeviceSpec, throu
     they fit."""
     partial = Sizes(sizes.m, sizes.n, split.k, split.number, sizes.dtype)
     first = tile.product_cost(
-        partial, operand_bytes(sizes) + through, device, sizes.flops, STORE_US * tile.m * tile.n
+        partial, operand_bytes(sizes) + through, device, sizes.flops, simt(device).store_us * tile.m * tile.n
     )
     return first.plus(**{"sum of parts": total.us})
 
@@ -124,7 +125,7 @@ def operand_bytes(p: Gemm | Sizes) -> int:
 def sum_cost(region: RegionSpec, p: Gemm, number: int, device: DeviceSpec) -> tuple[int, Cost]:
     """(bytes of so many splits that go through memory when they are written, the second launch)."""
     rest = max(0, region.nbytes - operand_bytes(p))
-    return _sum(problem.sizes_of(p), number, rest, finish_us(region, SUM_RUN * THREADS), device)
+    return _sum(problem.sizes_of(p), number, rest, finish_us(simt(device), region, SUM_RUN * THREADS), device)
 
 
 def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec) -> tuple[int, Cost]:
@@ -133,7 +134,7 @@ def _sum(sizes: Sizes, number: int, rest: int, finish: float, device: DeviceSpec
     kept = partial if partial <= device.l2_bytes // 2 else 0
     total = roofline(
         device, bytes=rest + partial - kept, cached=kept, blocks=cdiv(sizes.m * sizes.n, SUM_RUN * THREADS),
-        blocks_per_sm=8, chain=SUM_STEP_US * number, finish=finish,
+        blocks_per_sm=8, chain=simt(device).sum_step_us * number, finish=finish,
     )  # fmt: skip
     return partial - kept, total.plus(latency=-early_us(device))
 

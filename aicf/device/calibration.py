@@ -1,0 +1,138 @@
+"""Constants of predictions, fitted for a GPU: a frozen record for each family of kernels, and the values of one GPU.
+
+A family declares its constants where its cost is, as fields of a frozen dataclass under `@family(name)`, with what was measured on an H200 as
+defaults, and reads them by `constants(Record, device)`. A Calibration replaces some of them: `aicf calibrate` fits one for the GPU that it
+runs on, those of H200 and H100 are in the package. A field that is a mapping, such as efficiencies of tiles, has a value for each key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
+
+from ..errors import DeviceError
+
+T = TypeVar("T")
+FORMAT = "aicf-calibration"
+SHIPPED = Path(__file__).parent / "calibrations"
+FAMILIES: dict[str, type] = {}
+_NAMES: dict[type, str] = {}
+
+
+def family(name: str) -> Callable[[type[T]], type[T]]:
+    """Registers a frozen dataclass of constants under a name that calibrations use."""
+
+    def add(record: type[T]) -> type[T]:
+        FAMILIES[name], _NAMES[record] = record, name
+        return record
+
+    return add
+
+
+class Calibration:
+    """Values by "family.field", or "family.field.key" of a mapping. Equal and hashed by content, as part of a DeviceSpec.
+
+    gpu     the GPU that was measured, "" where constants are the defaults
+    errors  of predictions on the half of the draw that was not fitted, by family of ops: see `aicf calibrate`
+    """
+
+    def __init__(
+        self,
+        gpu: str = "",
+        values: Mapping[str, float] = MappingProxyType({}),
+        errors: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.gpu, self.values, self.errors = gpu, dict(values), dict(errors)
+        self._key = gpu, tuple(sorted(self.values.items()))
+        self._hash = hash(self._key)
+        self._records: dict[type, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Calibration) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Calibration({self.gpu!r}, {len(self.values)} values)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Calibration, (self.gpu, self.values, self.errors)
+
+    def record(self, kind: type[T]) -> T:
+        """The constants of a family, with this calibration's values in the place of defaults."""
+        found = self._records.get(kind)
+        if found is None:
+            found = self._records[kind] = self._made(kind)
+        return cast(T, found)
+
+    def _made(self, kind: type[T]) -> T:
+        start, made = _NAMES[kind] + ".", kind()
+        own = {
+            name.removeprefix(start): value for name, value in self.values.items() if name.startswith(start)
+        }
+        changed: dict[str, Any] = {}
+        for f in fields(made):  # type: ignore[arg-type]
+            usual = getattr(made, f.name)
+            if isinstance(usual, Mapping):
+                inside = f.name + "."
+                news = {k.removeprefix(inside): v for k, v in own.items() if k.startswith(inside)}
+                changed[f.name] = MappingProxyType({**usual, **news})
+            elif f.name in own:
+                changed[f.name] = own[f.name]
+        return replace(made, **changed)  # type: ignore[type-var]
+
+    def with_values(self, values: Mapping[str, float]) -> Calibration:
+        return Calibration(self.gpu, {**self.values, **values}, self.errors)
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, path: Path, **more: Any) -> None:
+        """Write a file that `load` reads. more: what else is to be kept of how it was fitted, such as the draw."""
+        data = {"format": FORMAT, "gpu": self.gpu, **more, "errors": self.errors, "values": self.values}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8", newline="\n")
+        partial.replace(path)
+
+    @staticmethod
+    def load(path: Path) -> Calibration:
+        """Read a file of `save`; DeviceError if it is not one."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            good = data["format"] == FORMAT and all(
+                isinstance(v, (int, float)) and v >= 0 for v in data["values"].values()
+            )
+            made = Calibration(data["gpu"], data["values"], data["errors"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DeviceError(f"{path} is no calibration that can be read: {error}", expected="a file of `aicf calibrate`, or none") from error  # fmt: skip
+        if not good:
+            raise DeviceError(f"{path} is no calibration", expected="a file of `aicf calibrate`, or none")
+        return made
+
+
+DEFAULT = Calibration()
+
+
+@cache
+def shipped(*gpus: str) -> Calibration:
+    """What the package has for the first of these GPUs, by its preset's name, that it has one for; else the defaults."""
+    paths = (SHIPPED / f"{gpu}.json" for gpu in gpus)
+    return next((Calibration.load(path) for path in paths if path.is_file()), DEFAULT)
+
+
+def names() -> Iterator[tuple[str, float]]:
+    """Of every family that was imported: each constant, as calibrations call it, and its default."""
+    for start, kind in FAMILIES.items():
+        made = kind()
+        for f in fields(made):
+            usual = getattr(made, f.name)
+            if isinstance(usual, Mapping):
+                yield from ((f"{start}.{f.name}.{key}", value) for key, value in usual.items())
+            else:
+                yield f"{start}.{f.name}", usual
