@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kernel_cases import GEMMS, HALVES, MMAS, Case, desc, fused
+from kernel_cases import GEMMS, HALVES, MMAS, Case, desc, fused, halves_of
 
 from aicf.rows import RegionSpec
 from aicf.types import ActKind, DType, TensorDesc, bf16, f8e4m3, f8e5m2, f16, f32, i32, i64
@@ -275,7 +275,7 @@ def large() -> list[Case]:
     made = []
     for v in (*GEMMS, *MMAS):
         for dtype in TYPES:
-            if v in MMAS and dtype is f32:
+            if v in MMAS and dtype not in halves_of(v):
                 continue
             each = regions(Product(*EVEN, dtype)) | batched(*EVEN, dtype)
             if v in GEMMS:

@@ -137,6 +137,14 @@ PACKED = [v for v in VARIANTS if v.endswith(" packed]")]  # test_gemm_packed.py 
 MMAS = [
     v for v in VARIANTS if ".gemm_mma." in v and " split" not in v and "tf32" not in v and v not in PACKED
 ]
+TURINGS = [v for v in MMAS if "turing" in v]
+
+
+def halves_of(variant: str) -> tuple[DType, ...]:
+    """The types that tensor cores multiply in one of MMAS."""
+    return (f16,) if variant in TURINGS else (f16, bf16)
+
+
 TF32S = {
     v: 2e-5 if "tf32x3" in v else 2e-3 for v in VARIANTS if ".gemm_mma." in v and " tf32" in v
 }  # and what they may be off
@@ -1010,7 +1018,7 @@ MORE = (
     # what a half type changes, it changes alike in all tiles
     + [c for v in GEMMS for t, e in HALVES.items() for c in gemm_cases(v, t, e)[:: 1 if "64x64" in v else 5]]
     + [c for v, e in TF32S.items() for c in gemm_cases(v, tolerance=e, precision=Precision.tf32)]
-    + [c for v in MMAS for t in HALVES for c in mma_cases(v, t)[:: 1 if t is f16 else 5]]
+    + [c for v in MMAS for t in halves_of(v) for c in mma_cases(v, t)[:: 1 if t is f16 else 5]]
     + _elementwise()
     + _dropouts()
     + _reductions()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from memory_kernels import launch
 from ptx_kernels import aligned
@@ -21,9 +19,9 @@ UNIT = 16  # bytes, that each lane brings
 LINES = 32  # of an operand of `multiplied`
 
 
-def staged(width: int, transposed: bool, nbytes: int) -> Launch:
+def staged(width: int, transposed: bool, nbytes: int, registers: bool = False) -> Launch:
     """Four 8 x 8 matrices of halves, of which operand 0 has the first so many bytes, to shared memory, `width` bytes at a time, and
-    zeros behind them; in result 0 each lane's words of these."""
+    zeros behind them; in result 0 each lane's words of these. registers: by way of them, as 2 bytes must."""
     count = UNIT // width
 
     def span(env):
@@ -38,9 +36,10 @@ def staged(width: int, transposed: bool, nbytes: int) -> Launch:
     places = tuple((0, i * width) for i in range(count))
     address, commit, wait = ptx.shared_address(), ptx.commit_copies(), ptx.wait_copies(0)
     load = ptx.load_matrices(transposed)
-    through_registers = width == 2  # narrower than cp.async copies: by way of registers
-    fetch = ptx.load_units(count, 1, span) if through_registers else ptx.copy_async(places, 1, span, width, 2)
-    keep: Any = ptx.store_units(places) if through_registers else device(lambda to, units: None)
+    fetch, keep = ptx.copy_async(places, 1, span, width, 2), device(lambda to, units: None)
+    if registers:
+        fetch, keep = ptx.load_unit_words(count, 1, span, width, 2, True), ptx.store_unit_words(places, width)
+        commit = wait = device(lambda: None)
 
     def kernel(x, out, nbytes):
         lane = int32(cuda.threadIdx.x)

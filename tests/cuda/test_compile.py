@@ -8,7 +8,7 @@ import re
 
 import pytest
 from clean_kernels import are_new, found_clean
-from kernel_cases import CONVOLUTIONS, FIRST, FMAS, GRADIENTS, MORE, VARIANTS, WGMMAS, Case, fused
+from kernel_cases import CONVOLUTIONS, FIRST, FMAS, GRADIENTS, MORE, TURINGS, VARIANTS, WGMMAS, Case, fused
 
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.compiler.keys import kernel_key
@@ -69,10 +69,12 @@ EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))
 
 
 def _each_for_one(cases: list[Case]) -> list[tuple[Case, DeviceSpec]]:
-    """Kernels on tensor cores take seconds each: by default an architecture for each of them, in turn."""
+    """Kernels on tensor cores take seconds each: by default an architecture for each of them, in turn; sm_75 for those that are for it."""
     made, turns = [], itertools.cycle(DEVICES[1:5])
     for case in cases:
-        some = [next(turns)] if ".gemm_mma." in case.variant and not EVERYTHING else DEVICES
+        turing = case.variant in TURINGS
+        one = ".gemm_mma." in case.variant and not EVERYTHING
+        some = DEVICES[:1] if one and turing else [next(turns)] if one else DEVICES
         made += [(case, device) for device in some]
     return made
 

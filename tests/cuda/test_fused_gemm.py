@@ -39,10 +39,12 @@ from kernel_cases import (
     FMAS,
     GEMMS,
     MMAS,
+    TURINGS,
     VARIANTS,
     Case,
     assert_close,
     fused,
+    halves_of,
     operands_for,
     reference,
     with_specials,
@@ -79,8 +81,8 @@ EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))  # else a sample: a kernel of
 def test_takes_any_map_after_a_product(variant, dtype):
     for name, r in regions(Product(*EVEN, dtype)).items():
         reject = VARIANTS[variant].supported(r, H200)
-        if variant in MMAS and dtype is f32:
-            assert reject.condition == "dtype" and "the product is in f32" in reject.reason
+        if variant in MMAS and dtype not in halves_of(variant):
+            assert reject.condition == "dtype" and f"the product is in {dtype}" in reject.reason
         elif name == "spread" and lean(variant):
             assert reject.reason == "operand 2 walks columns 132 elements apart, needs 1 or 0"
         else:
@@ -204,14 +206,17 @@ def compiled_cases(variant: str, sizes: tuple[int, int, int]) -> list[tuple[str,
 
 
 SMALL_MMA, LARGE_MMA = "cuda.gemm_mma.v1[64x64]", "cuda.gemm_mma.v1[128x256]"
+LARGE_TURING = "cuda.gemm_mma.v1[256x128 turing]"
 
 
 @pytest.mark.sample(1, pool="machine code")
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("device", TARGETS, ids=lambda d: d.target)
-@pytest.mark.parametrize("variant", ALL if EVERYTHING else [*GEMMS, SMALL_MMA, LARGE_MMA])
+@pytest.mark.parametrize("variant", ALL if EVERYTHING else [*GEMMS, SMALL_MMA, LARGE_MMA, LARGE_TURING])
 def test_every_tile_has_registers_for_long_epilogues(variant, device):
-    some = EVERYTHING or variant != LARGE_MMA or device.target == "sm_80"
+    some = (
+        EVERYTHING or {LARGE_MMA: "sm_80", LARGE_TURING: "sm_75"}.get(variant, device.target) == device.target
+    )
     for name, case in compiled_cases(variant, EVEN):
         if name in LONG and (some or name == "own"):
             compile_case(case, device)
@@ -284,7 +289,8 @@ def test_results_of_another_type_run_on_the_host_agree_with_numpy(dtype, out):
 def test_halves_with_f32_results_are_multiplied_on_tensor_cores(variant):
     assert VARIANTS[variant].supported(own(Product(*EVEN, f16, out=f32)), H200) is None
     reject = VARIANTS[variant].supported(own(Product(*EVEN, f32, out=f16)), H200)
-    assert reject is not None and reject.reason == "the product is in f32, needs f16 or bf16"
+    needed = "f16 on tensor cores before sm_80" if variant in TURINGS else "f16 or bf16"
+    assert reject is not None and reject.reason == f"the product is in f32, needs {needed}"
 
 
 @pytest.mark.sample(1, pool="machine code")

@@ -20,6 +20,7 @@ from kernel_cases import (
     assert_close,
     desc,
     gemm,
+    halves_of,
     operands_for,
     reference,
     region,
@@ -118,6 +119,7 @@ def test_fragments_are_read_from_banks_of_their_own(stored, first, count):
         MmaTiling(32, 32, 2, 2, 64, 4, 4),
         MmaTiling(128, 128, 2, 2, 32, 3, 2),
         MmaTiling(256, 128, 4, 2, 32, 4, 1),
+        MmaTiling(128, 128, 2, 4, 32, 2, 1, turing=True),
     ],
     ids=str,
 )
@@ -215,6 +217,11 @@ SMALL = [
     case_of("64x64 tf32", of(36, 53, 75, dtype=f32, trans_a=True, trans_b=True)),
     case_of("64x64 tf32x3", of(36, 53, 75, dtype=f32)),
     case_of("64x64 tf32x3", strided(f32)),
+    # by two products of k = 8, and through registers
+    case_of("64x64 turing", of(72, 80, 168, trans_b=True)),
+    case_of("64x64 turing", of(36, 54, 72, trans_a=True)),
+    case_of("64x64 turing", of(37, 53, 75)),
+    case_of("64x64 turing", residual(Product(36, 40, 24, f16))),
     # what follows
     case_of("32x32", residual(Product(36, 40, 24, f16))),
     case_of("32x32", own(Product(37, 41, 24, bf16))),
@@ -222,7 +229,7 @@ SMALL = [
 LARGE = [
     case_of(VARIANTS[v].config, of(140, 268, k, dtype=t, trans_a=a, trans_b=b))
     for v in (*MMAS, *TF32S) for a, b, k in ((False, False, 104), (True, False, 204), (False, True, 98), (True, True, 40))
-    for t in ((f32,) if v in TF32S else (f16, bf16))
+    for t in ((f32,) if v in TF32S else halves_of(v))
 ]  # fmt: skip
 LARGE += [case_of("64x64", then(Product(132, 136, 72, f16))) for then in (dropped, spread, own)]
 
@@ -282,16 +289,17 @@ def test_tf32_rounds_to_nearest():
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("r, faults", [
-    (of(24, 24, 200), None),
-    (of(23, 23, 200), None),
-    (of(24, 24, 200), {"wait_group 2": "wait_group 3"}),
-    (of(24, 24, 200), {"wait_group 0": "wait_group 1"}),
-    (of(24, 24, 200), {".trans": ""}),
-], ids=["no barriers", "no barriers, by numbers", "waits too little", "leaves early", "no transpose"])  # fmt: skip
-def test_broken_kernels_fail(r, faults):
+@pytest.mark.parametrize("tile, r, faults", [
+    ("32x32", of(24, 24, 200), None),
+    ("32x32", of(23, 23, 200), None),
+    ("64x64 turing", of(24, 24, 200), None),
+    ("32x32", of(24, 24, 200), {"wait_group 2": "wait_group 3"}),
+    ("32x32", of(24, 24, 200), {"wait_group 0": "wait_group 1"}),
+    ("32x32", of(24, 24, 200), {".trans": ""}),
+], ids=["no barriers", "no barriers, by numbers", "no barriers, through registers", "waits too little", "leaves early", "no transpose"])  # fmt: skip
+def test_broken_kernels_fail(tile, r, faults):
     """Without barriers, or a stage too many on its way, numbers would still come out right most of the time."""
-    case = case_of("32x32", r)
+    case = case_of(tile, r)
     operands = operands_for(case, fresh_seed())
     with pytest.raises((Wrong, AssertionError)):
         assert_close(

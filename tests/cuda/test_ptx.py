@@ -116,7 +116,7 @@ def test_assembles_to_its_instruction(group):
 
 def test_every_intrinsic_is_assembled_somewhere():
     """Those that are in no table are in kernels of their own, in the files of tests beside this one."""
-    elsewhere = {"add_half2", "approximate", "larger", "copy_async", "load_units", "store_units", "commit_copies", "wait_copies",
+    elsewhere = {"add_half2", "approximate", "larger", "copy_async", "load_units", "load_unit_words", "store_unit_words", "commit_copies", "wait_copies",
                  "shared_address", "read_fragments", "multiply_steps", "multiply_fragments", "multiply_words", "describe", "multiply_k_tiles",
                  "finish_products", "global_address", "line_offset", "scatter_sums", "optimization_barrier", "load_front", "multiply_quad", "transpose_runs", "load_register_operand",
                  "read_operand", "multiply_words_steps", "multiply_codes"}  # fmt: skip

@@ -37,19 +37,21 @@ def compute(request):
 
 # --- copies and matrices ------------------------------------------------------------------------------------------------
 
+WAYS = [*itertools.product((16, 8, 4), (False, True)), (2, True)]
 COPIES = [
-    (width, turned, 312 + 200 * turned) for width, turned in itertools.product((16, 8, 4, 2), (False, True))
+    (width, registers, turned, 312 + 200 * turned)
+    for (width, registers), turned in itertools.product(WAYS, (False, True))
 ]
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("width, transposed, nbytes", COPIES)
-def test_matrices_are_staged_and_read(compute, width, transposed, nbytes):
+@pytest.mark.parametrize("width, registers, transposed, nbytes", COPIES)
+def test_matrices_are_staged_and_read(compute, width, registers, transposed, nbytes):
     """Lane 4 r + c gets two neighbours of row r, or of column r, of each; what there is none of is 0."""
     x = np.random.default_rng().integers(1, 2**15, 256).astype(np.uint16).view(np.float16)
     nbytes -= nbytes % width
     r = regions_of([desc((256,), f16)], desc((32, 4), i32))
-    got = compute(staged(width, transposed, nbytes), r, [x])
+    got = compute(staged(width, transposed, nbytes, registers), r, [x])
     there = np.where(np.arange(256) * 2 < nbytes, x.view(np.uint16), 0).reshape(4, 8, 8)
     words = np.ascontiguousarray(there.transpose(0, 2, 1) if transposed else there).view(np.uint32)
     np.testing.assert_array_equal(got.view(np.uint32), words.reshape(4, 32).T)
@@ -57,9 +59,9 @@ def test_matrices_are_staged_and_read(compute, width, transposed, nbytes):
 
 # --- products -----------------------------------------------------------------------------------------------------------
 
-KINDS = {"f16": f16, "bf16": bf16, "tf32": f32, "tf32x3": f32}
+KINDS = {"f16": f16, "bf16": bf16, "f16k8": f16, "tf32": f32, "tf32x3": f32}
 # a product of two numbers: halves are exact, of tf32 each is rounded to 11 bits, of three such products little is left
-ERRORS = {"f16": 1e-6, "bf16": 1e-6, "tf32": 2.0**-10.9, "tf32x3": 2.0**-20}
+ERRORS = {"f16": 1e-6, "bf16": 1e-6, "f16k8": 1e-6, "tf32": 2.0**-10.9, "tf32x3": 2.0**-20}
 PRODUCTS = [(kind, fast, 4 - 3 * fast) for kind, fast in itertools.product(KINDS, (False, True))]
 
 
@@ -89,11 +91,21 @@ def test_kernels_compile():
         (2, "st.shared.b16"),
     ):
         made = code(
-            staged(width, width == 4, 512), regions_of([desc((256,), f16)], desc((32, 4), i32)), "sm_80"
+            staged(width, width == 4, 512, width == 2),
+            regions_of([desc((256,), f16)], desc((32, 4), i32)),
+            "sm_80",
         )
         assert text in made and made.count("ldmatrix") == 1 and (".trans" in made) == (width == 4)
+    for width, text in ((16, ".v4.b32"), (8, ".v2.b32"), (4, ".b32")):
+        made = code(
+            staged(width, False, 512, True), regions_of([desc((256,), f16)], desc((32, 4), i32)), "sm_75"
+        )
+        assert f"@p ld.global{text}" in made and f"st.shared{text}" in made and "cp.async.c" not in made
     for kind, count in (("bf16", 4), ("tf32x3", 12)):
         dtype = KINDS[kind]
         operand = desc((LINES, 32 // dtype.itemsize * 2), dtype)
         made = code(multiplied(kind, False, 2), regions_of([operand] * 2, desc((LINES, LINES), f32)), "sm_80")
         assert made.count("mma.sync") == 2 * 2 * count
+    operand = desc((LINES, 32), f16)
+    made = code(multiplied("f16k8", False, 2), regions_of([operand] * 2, desc((LINES, LINES), f32)), "sm_80")
+    assert made.count("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32") == 2 * 2 * 8

@@ -10,10 +10,12 @@ from draws import questions
 from draws.seeds import run_seed
 from kernel_cases import VARIANTS, desc, gemm, region, step
 
+import aicf
 from aicf.cuda_kernels.gemm import mma as gemm_mma
 from aicf.cuda_kernels.rows.reduce import RowSplit, reduced, split
 from aicf.device.spec import preset
 from aicf.ops.schema import schema_of
+from aicf.registry.select import select
 from aicf.rows import RegionSpec
 from aicf.rows.program import collapse
 from aicf.types import Precision, bf16, f16, f32
@@ -199,6 +201,31 @@ def test_tensor_cores_where_there_are_some():
     assert best(gemm(4096, 4096, 4096, precision=Precision.tf32)).endswith(" rs]")
     reject = VARIANTS["cuda.gemm_mma.v1[64x64]"].supported(gemm(64, 64, 64, dtype=f16), preset("t4"))
     assert str(reject) == "needs sm_80 or newer; t4 is sm_75"
+
+
+@pytest.mark.spec("D10", "B8")
+@pytest.mark.parametrize("trans_a, trans_b", [(False, False), (True, False), (False, True), (True, True)])
+def test_turing_multiplies_f16_on_tensor_cores_and_bf16_on_cuda_cores(trans_a, trans_b):
+    t4, registry = preset("t4"), aicf.default_registry()
+
+    def chosen(*sizes, **more):
+        return select(gemm(*sizes, trans_a=trans_a, trans_b=trans_b, **more), t4, registry)
+
+    large = chosen(4096, 4096, 4096, dtype=f16)
+    assert large.kernel_id in ("cuda.gemm_mma.v1[128x256 turing]", "cuda.gemm_mma.v1[256x128 turing]")
+    assert 2 * 4096**3 / 65e6 < large.chosen.cost.us <= 4000
+    assert "turing packed" in chosen(4097, 4095, 4099, dtype=f16).kernel_id
+    assert "turing" in chosen(512, 512, 1024, dtype=f16).kernel_id
+    assert "mma" not in chosen(4096, 4096, 4096, dtype=bf16).kernel_id
+    assert "mma" not in chosen(4096, 4096, 4096).kernel_id
+    reject = VARIANTS["cuda.gemm_mma.v1[64x64 turing]"].supported(gemm(64, 64, 64, dtype=bf16), t4)
+    assert str(reject) == "the product is in bf16, needs f16 on tensor cores before sm_80"
+    for device in map(preset, ("a100", "l4", "h100", "b200")):
+        for sizes in ((4096, 4096, 4096), (512, 512, 1024), (4097, 4095, 4099)):
+            kernel = select(
+                gemm(*sizes, trans_a=trans_a, trans_b=trans_b, dtype=f16), device, registry
+            ).kernel_id
+            assert "turing" not in kernel
 
 
 @pytest.mark.parametrize("shape, strides, expected", [

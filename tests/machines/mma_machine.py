@@ -1,4 +1,4 @@
-"""An Ampere multiprocessor on the host, as far as mma.sync kernels can tell: their LLVM runs as it is, and the assembly in it is
+"""A Turing or Ampere multiprocessor on the host, as far as mma.sync kernels can tell: their LLVM runs as it is, and the assembly in it is
 done as the PTX manual says it is.
 
 A block's threads take turns, and meet where they must. Shared memory is the block's own, poisoned. Copies to it happen at
@@ -29,6 +29,10 @@ _ASM = re.compile(
     r'call ([^\n]*?) ?asm +(?:sideeffect )?"([^"]*)", "[^"]*"\(([^\n]*?)\)( convergent)?$', re.MULTILINE
 )
 _SMEM = re.compile(r'(@"_cudapy_smem\w*") = external addrspace\(3\) global (\[0 x i(8|32)\]), align \d+')
+_STORE = re.compile(r"st\.shared(\.v(\d))?\.b(16|32)$")
+_LOAD = re.compile(r"@p ld\.global(\.v(\d))?\.b32")
+_LOAD_HALF = re.compile(r"setp\.gt\.s32 p, \$2, (\d+);.*@p ld\.global\.u16")
+_PRODUCT = re.compile(r"mma\.sync\.aligned\.(m16n8k\d+)\.row\.col\.f32\.(\w+)\.\2\.f32$")
 _BITS = {"i16": 16, "i32": 32, "i64": 64, "float": 32}
 NOTHING = np.empty(0, np.uint8)  # of workspace
 PENDING = 1 << 30  # an epoch that never comes
@@ -251,7 +255,8 @@ class Machine:
         lane = thread.index % 32
         warp = thread.block.warps[thread.index // 32]
         if name.startswith("mma.sync"):
-            return warp.do(lane, args[:10], lambda given: multiply(name, np.array(given, np.uint64)))
+            count = sum(_words_of(name)) + 4
+            return warp.do(lane, args[:count], lambda given: multiply(name, np.array(given, np.uint64)))
         if name.startswith("ldmatrix"):
             transposed = ".trans" in name
             return warp.do(lane, args[0], lambda at: self._matrices(thread, at, transposed))
@@ -261,10 +266,16 @@ class Machine:
             thread.groups.append([])
         elif name.startswith("cp.async.wait_group"):
             self._wait(thread, int(text.rstrip(";").split(" ")[1]))
-        elif name == "st.shared.b16":
-            self._ask(thread, args[0], 2)
-            self._land(thread, args[0], int(args[1]).to_bytes(2, "little"))
-            self._settle(thread, args[0], 2)
+        elif stored := _STORE.match(name):
+            size = int(stored[3]) // 8
+            values = b"".join(int(args[1 + i]).to_bytes(size, "little") for i in range(int(stored[2] or 1)))
+            self._ask(thread, args[0], len(values))
+            self._land(thread, args[0], values)
+            self._settle(thread, args[0], len(values))
+        elif loaded := _LOAD.search(text):
+            return self._load(args[0], 4 * int(loaded[2] or 1), args[1])
+        elif loaded := _LOAD_HALF.search(text):
+            return self._load(args[0] + int(loaded[1]), 2, args[1] > int(loaded[1]))
         elif name == "ld.shared.b32":
             return [int(self._take(thread, args[0], 4).view(np.uint32)[0])]
         elif name == "ld.shared.v4.f32":
@@ -310,6 +321,17 @@ class Machine:
         block.read[halves] = np.maximum(block.read[halves], thread.epoch)
         return block.bytes[span].copy()
 
+    def _load(self, source: int, nbytes: int, exists: int) -> Sequence[int]:
+        """Words from memory, or half a word, or zeros."""
+        if not exists:
+            return [0] * (nbytes // 4 or 1)
+        if source % nbytes or not any(
+            first <= source and source + nbytes <= end for first, end in self.memory
+        ):
+            raise Wrong(f"{nbytes} bytes from {source:#x}, outside of every operand")
+        values = ctypes.string_at(source, nbytes).ljust(4, b"\0")
+        return [int(x) for x in np.frombuffer(values, np.uint32)]
+
     def _copy(self, thread: Thread, to: int, source: int, width: int, given: int) -> Sequence[int]:
         if given > width or (source % width or to % width):
             raise Wrong(f"{given} of {width} bytes from {source:#x} to {to:#x}")
@@ -351,30 +373,38 @@ def rounded(word: int) -> int:
     return word if word & 0x7F800000 == 0x7F800000 else word + 0x1000 & 0xFFFFE000
 
 
+def _words_of(name: str) -> tuple[int, int]:
+    """Registers of a and of b that a product's instruction takes."""
+    shape, kind = _PRODUCT.match(name).groups()
+    return (2, 1) if shape == "m16n8k8" and kind == "f16" else (4, 2)
+
+
 def multiply(name: str, given: np.ndarray) -> np.ndarray:
-    """(lane, accumulator) of an mma.sync, from (lane, 4 words of a, 2 of b, 4 sums). PTX ISA, "Matrix Fragments"."""
+    """(lane, accumulator) of an mma.sync, from (lane, words of a, of b, 4 sums). PTX ISA, "Matrix Fragments"."""
     words, lanes = given.astype(np.uint32), np.arange(32)
     group, member = lanes // 4, lanes % 4
-    shape, kind = re.match(r"mma\.sync\.aligned\.(m16n8k\d+)\.row\.col\.f32\.(\w+)\.\2\.f32$", name).groups()
+    shape, kind = _PRODUCT.match(name).groups()
+    of_a, of_b = _words_of(name)
+    both = of_a + of_b
     if kind == "tf32":
         if shape != "m16n8k8" or (words[:, :6] & 0x1FFF).any():
             raise Wrong("an operand is no tf32")
         values = words[:, :6].view(np.float32).astype(np.float64)[..., None]
     else:
-        halves = np.ascontiguousarray(words[:, :6]).view(np.uint16).reshape(32, 6, 2)
+        halves = np.ascontiguousarray(words[:, :both]).view(np.uint16).reshape(32, both, 2)
         wide = halves.view(np.float16) if kind == "f16" else (halves.astype(np.uint32) << 16).view(np.float32)
         values = wide.astype(np.float64)
     each = values.shape[-1]
-    a, b = np.empty((16, 8 * each)), np.empty((8 * each, 8))
+    a, b = np.empty((16, 4 * of_b * each)), np.empty((4 * of_b * each, 8))
     for i in range(each):
-        for r in range(4):
+        for r in range(of_a):
             a[group + r % 2 * 8, (member + r // 2 * 4) * each + i] = values[:, r, i]
-        for r in range(2):
-            b[(member + r * 4) * each + i, group] = values[:, 4 + r, i]
+        for r in range(of_b):
+            b[(member + r * 4) * each + i, group] = values[:, of_a + r, i]
     rows = np.stack([group, group, group + 8, group + 8], -1)
     columns = np.stack([member * 2, member * 2 + 1] * 2, -1)
     before = np.empty((16, 8))
-    before[rows, columns] = np.ascontiguousarray(words[:, 6:]).view(np.float32)
+    before[rows, columns] = np.ascontiguousarray(words[:, both:]).view(np.float32)
     with np.errstate(all="ignore"):
         sums = cut_sum(np.concatenate([a[:, :, None] * b, before[:, None]], axis=1))
     return np.ascontiguousarray(sums.astype(np.float32)[rows, columns]).view(np.uint32)

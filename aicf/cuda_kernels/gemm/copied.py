@@ -274,5 +274,5 @@ PACKED = (
         gemm_wgmma.RS, "128x256 rs", "128x128 rs", "64x64 rs", "128x128 rs split",
         family=mending(gemm_wgmma.rs_family, frozenset({BOTH}), one_packed), copied=one_packed,
     ),
-    _packed(gemm_mma.EXACT, "128x128"), _packed(gemm_mma.EXACT, "128x256 deep"), _packed(gemm_fma.Fma, "128x128"), _packed(simt.Tiled, "64x64"),
+    _packed(gemm_mma.EXACT, "128x128"), _packed(gemm_mma.EXACT, "128x256 deep"), _packed(gemm_mma.TURING, "256x128 turing"), _packed(gemm_fma.Fma, "128x128"), _packed(simt.Tiled, "64x64"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Variants for matrix products on tensor cores by mma.sync, sm_80 and newer; operands, epilogues and results are those of
+"""Variants for matrix products on tensor cores by mma.sync, sm_80 and newer, and of f16 sm_75; operands, epilogues and results are those of
 problem.py, and operands may lie anyhow: the better rows are aligned, the wider the copies."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
+from typing import Any
 
 from ...device.calibration import family
 from ...device.spec import DeviceSpec, constants
@@ -33,11 +34,13 @@ class MmaOperand:
 
     mn_major    whether it is MN-major
     width       bytes that are copied at a time: what pointer and rows are aligned to, at most 16
+    partial     whether the last of these in a row exist in part
     """
 
     name: str
     mn_major: bool
     width: int
+    partial: bool
 
 
 @lru_cache(maxsize=256)
@@ -52,20 +55,22 @@ def _operand(x: GemmOperand) -> MmaOperand:
     for mn_major, inner, outer in ((False, x.k, x.mn), (True, x.mn, x.k)):
         runs = inner.step == 1 or inner.extent == 1
         width = gcd(WIDEST, x.matrix.alignment, size * gcd(*(z.step for z in x.batch), outer.step))
-        made.append((runs, width, MmaOperand(x.name, mn_major, width if runs else size)))
+        unit = width if runs else size
+        made.append((runs, width, MmaOperand(x.name, mn_major, unit, inner.extent * size % unit != 0)))
     return max(made, key=lambda option: option[:2])[-1]
 
 
-def _family(precision: Precision) -> Callable[[RegionSpec], Reject | None]:
+def _family(precision: Precision, turing: bool = False) -> Callable[[RegionSpec], Reject | None]:
     """What every tiling of a precision refuses."""
-    taken = (f16, bf16) if precision is exact else (f32,)
+    taken = (f16,) if turing else (f16, bf16) if precision is exact else (f32,)
+    where = " on tensor cores before sm_80" * turing
 
     @by_form
     def unfit(region: RegionSpec) -> Reject | None:
         factors = {region.tensors[i].dtype for i in region.anchor.inputs[:2]}
         if len(factors) > 1 or not factors <= set(taken):
             found, needed = " and ".join(sorted(t.name for t in factors)), " or ".join(t.name for t in taken)
-            return Reject("dtype", f"the product is in {found}, needs {needed}")
+            return Reject("dtype", f"the product is in {found}, needs {needed}{where}")
         if precision > (allowed := Precision(region.attrs["precision"])):
             return Reject("precision", f"the product is to be {allowed.name}, this one is {precision.name}")
         return None
@@ -96,6 +101,12 @@ TILINGS = (
     MmaTiling(128, 256, 2, 4, 16, 4, 1, tf32),
     MmaTiling(64, 64, 2, 2, 32, 3, 3, tf32x3),
     MmaTiling(128, 128, 2, 4, 32, 3, 1, tf32x3),
+    MmaTiling(64, 64, 2, 2, 32, 2, 3, turing=True),
+    MmaTiling(64, 128, 2, 2, 32, 2, 2, turing=True),
+    MmaTiling(128, 64, 2, 2, 32, 2, 2, turing=True),
+    MmaTiling(128, 128, 2, 4, 32, 2, 1, turing=True),
+    MmaTiling(128, 256, 2, 4, 32, 2, 1, turing=True),
+    MmaTiling(256, 128, 4, 2, 32, 2, 1, turing=True),
 )
 
 
@@ -104,9 +115,11 @@ TILINGS = (
 class MmaConstants:
     """Constants of tiles by mma.sync, measured on an H200.
 
-    efficiency  of what mma.sync reaches, by tile, with the chip full: of TF32 scaled like halves
+    efficiency  of what mma.sync reaches, by tile, with the chip full: of TF32 scaled like halves; of sm_75 guesses: 64 x 64 of a warp reads shared
+        memory for half of the time that it multiplies, 32 x 32 for all of it
     ceiling  of the tensor cores' published rate, that mma.sync reaches, by architecture, or by its first number, else `ceiling_later`: times 0.82,
         the best tile's efficiency, what cuBLAS and kernels of mma.sync were published to reach: see docs/platforms.md
+    turing_later  of tilings of sm_75 on later architectures, where two m16n8k8 take longer than an m16n8k16: a guess
     memory_efficiency, store_us, loaded_us, flop_us  see SimtConstants
     start_us  until the first K-tiles' loads are issued, and from the last one to the results
     step_us  between K-tiles: a barrier, and fragments on their way from shared memory
@@ -130,12 +143,19 @@ class MmaConstants:
             "128x256_tf32": 0.77,
             "64x64_tf32x3": 0.61,
             "128x128_tf32x3": 0.715,
+            "64x64_turing": 0.45,
+            "64x128_turing": 0.61,
+            "128x64_turing": 0.61,
+            "128x128_turing": 0.61,
+            "128x256_turing": 0.73,
+            "256x128_turing": 0.73,
         }
     )
     ceiling: Mapping[str, float] = field(
         default_factory=lambda: {"7": 0.8, "8.0": 1.0, "8": 1.15, "9": 0.65, "10": 0.3, "12": 1.15}
     )
     ceiling_later: float = 0.3
+    turing_later: float = 0.5
     memory_efficiency: float = 0.8
     store_us: float = 1.6e-4
     loaded_us: float = 5e-4
@@ -164,7 +184,7 @@ def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     rate = p.dtype.name if tiling.precision is exact else "tf32"
     c = constants(MmaConstants, device)
     efficiency = c.efficiency[str(tiling)] / (3 if tiling.precision is tf32x3 else 1)  # as many products
-    efficiency *= c.ceiling_of(device)
+    efficiency *= c.ceiling_of(device) * (c.turing_later if tiling.turing and device.arch >= (8, 0) else 1.0)
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * tiling.tile_k / speed if speed else 0.0
     resident = tiling.resident(device)
@@ -193,11 +213,13 @@ FAMILIES = {precision: _family(precision) for precision in (exact, tf32, tf32x3)
 
 
 class Mma:
-    """A block of warps per m x n tile, by mma.sync: m16n8k16 of f16 or bf16; m16n8k8 of f32 rounded to tf32, or as two tf32 terms each, in
-    three products, where infinities become NaN. f32 accumulators.
+    """A block of warps per m x n tile, by mma.sync: m16n8k16 of f16 or bf16; m16n8k8 of f16 on sm_75, or of f32 rounded to tf32, or as two
+    tf32 terms each, in three products, where infinities become NaN. f32 accumulators.
 
-    Parallel over tiles. K-tiles are in shared memory, three or four of them, loaded by cp.async: 16, 8 or 4 bytes at a time, or by numbers,
-    as rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of shared memory beside them.
+    Parallel over tiles. K-tiles are in shared memory, three or four of them, loaded by cp.async, or two that pass through registers (sm_75):
+    16, 8 or 4 bytes at a time, or by numbers, as rows are aligned. 2MNK flops, edges padded to whole tiles. Limit: tensor cores, reads of
+    shared memory beside them. A T4 multiplies a K-tile of 256 x 128 x 32 in 2048 cycles, and its shared memory is busy for 1500 of them:
+    64 bytes a cycle of fragments, 51 of stores.
     """
 
     def accepts(region: RegionSpec, tiling: MmaTiling) -> Checks:
@@ -218,17 +240,21 @@ class Mma:
         p, _ = problem.read(region)
         a, b = operands(region)
         finish, kind = problem.epilogue(region, PAIR, tiling.m), tiling.kind(p.dtype)
-        body = mma(tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), finish)
+        partial = (a.partial, b.partial) if tiling.turing else (True, True)  # cp.async copies whatever exists
+        body = mma(tiling, kind, (a.mn_major, b.mn_major), (a.width, b.width), finish, partial)
         grid, arguments = problem.grid(p, tiling.m, tiling.n), problem.arguments(region, tiling.m)
         launch = Launch(body, grid, (tiling.threads,), arguments, tiling.shared)
         return [launch, *column_sums.launches(region, tiling.m, device)]
 
 
-# The kernel in the tilings of each precision, so that what all of these refuse is asked once.
-EXACT, TF32, TF32X3 = (
-    variant(
-        "gemm", id="cuda.gemm_mma.v1", configs=[t for t in TILINGS if t.precision is precision], takes=problem.TAKES_SUMS, needs=("sm_80",),
+def _kernel(family: Callable[[RegionSpec], Reject | None], precision: Precision, turing: bool = False) -> Any:
+    """The kernel in the tilings of a precision: what all of these refuse is asked once."""
+    tilings = [t for t in TILINGS if (t.precision, t.turing) == (precision, turing)]
+    return variant(
+        "gemm", id="cuda.gemm_mma.v1", configs=tilings, takes=problem.TAKES_SUMS, needs=("sm_75" if turing else "sm_80",),
         shared=lambda tiling: tiling.shared, family=family,
-    )(Mma)
-    for precision, family in FAMILIES.items()
-)  # fmt: skip
+    )(Mma)  # fmt: skip
+
+
+EXACT, TF32, TF32X3 = (_kernel(family, precision) for precision, family in FAMILIES.items())
+TURING = _kernel(_family(exact, turing=True), exact, turing=True)

@@ -1,7 +1,8 @@
-"""GEMM on tensor cores, by mma.sync with f32 accumulation (sm_80 and newer): half types, and f32 as TF32.
+"""GEMM on tensor cores, by mma.sync with f32 accumulation: half types, and f32 as TF32 (sm_80 and newer); f16 (sm_75).
 
 Strides, epilogue and what is computed are those of problem.py. K-tiles of operands lie in shared memory as operands/stages.py says,
-several of them, of which one is multiplied and the others are on their way.
+several of them, of which one is multiplied and the others are on their way. On sm_75 there are two, and the next K-tile waits in registers
+while one is multiplied.
 """
 
 from __future__ import annotations
@@ -70,15 +71,28 @@ def promoter(kind: str, count: int) -> tuple[Any, Any]:
     return device(lambda acc: nothing), add_tiles(count)
 
 
+def copy_groups(tiling: MmaTiling) -> tuple[Any, Any, Any]:
+    """(`commit()`, `wait()`: for the K-tile that is multiplied next, `wait_all()`) of copies by cp.async; nothing where there are none."""
+    if tiling.turing:
+        return (device(lambda: None),) * 3
+    return commit_copies(), wait_copies(tiling.stages - 2), wait_copies(0)
+
+
 @functools.cache
 def mma(
-    tiling: MmaTiling, kind: str, mn_major: tuple[bool, bool], widths: tuple[int, int], epilogue: Epilogue
+    tiling: MmaTiling,
+    kind: str,
+    mn_major: tuple[bool, bool],
+    widths: tuple[int, int],
+    epilogue: Epilogue,
+    partial: tuple[bool, bool] = (True, True),
 ) -> Callable[..., None]:
     """A block per tile of the result.
 
     kind        of product: see `ptx.multiply_steps`
     mn_major  for a and b: whether it is MN-major
     widths      bytes that are copied at a time, to which pointers and rows are aligned
+    partial     whether the last of these in a row may exist in part
 
     Each K-tile is waited for before the last products of the one before it: its first fragments are read while they run. A
     barrier then tells that it is here for all, and that nobody reads the buffer that the next copies go to.
@@ -89,7 +103,10 @@ def mma(
     a_stored = Stored(tile_m, tile_k, itemsize, mn_major[0])
     b_stored = Stored(tile_n, tile_k, itemsize, mn_major[1])
     a_part, b_part = Fragments(a_stored, warp_m // 16, True), Fragments(b_stored, warp_n // 16, False)
-    a_load, b_load = (StageLoad(s, width, threads) for s, width in zip((a_stored, b_stored), widths))
+    a_load, b_load = (
+        StageLoad(s, width, threads, tiling.turing, some)
+        for s, width, some in zip((a_stored, b_stored), widths, partial)
+    )
     a_bytes, stage = a_stored.nbytes, a_stored.nbytes + b_stored.nbytes
     ahead_stages, ring = tiling.stages - 1, tiling.stages * stage
     accumulators = layout_of(tiling).count
@@ -100,8 +117,8 @@ def mma(
     a_offset, b_offset = a_stored.offset(), b_stored.offset()
     reads = a_part.places, b_part.places, *mn_major
     first, multiply = read_fragments(*reads), multiply_steps(kind, *reads)
-    finish_k_tile, address, commit = multiply_fragments(kind, warp_m // 16), shared_address(), commit_copies()
-    wait, wait_all = wait_copies(tiling.stages - 2), wait_copies(0)
+    finish_k_tile, address = multiply_fragments(kind, warp_m // 16), shared_address()
+    commit, wait, wait_all = copy_groups(tiling)
     start, finish, outside, apart = zeros(accumulators), finisher(epilogue), epilogue.outside, opaque()
     begin, end = promoter(kind, accumulators)
     place_block = block_place(tile_m, tile_n, epilogue.batch, epilogue.split)

@@ -290,6 +290,7 @@ class MmaTiling:
     blocks  for each multiprocessor: registers are limited for them
     precision  exact: of half types; else of f32
     word    that tells it from another of the same tile
+    turing  for sm_75: m16n8k8 of f16 alone, and K-tiles that pass through registers, for want of cp.async
     """
 
     m: int
@@ -301,13 +302,16 @@ class MmaTiling:
     blocks: int
     precision: Precision = Precision.exact
     word: str = ""
+    turing: bool = False
 
     def __str__(self) -> str:
         precision = "" if self.precision is Precision.exact else self.precision.name
-        return "_".join(filter(None, (f"{self.m}x{self.n}", precision, self.word)))
+        return "_".join(filter(None, (f"{self.m}x{self.n}", precision, self.word, "turing" * self.turing)))
 
     def kind(self, dtype: DType) -> str:
         """Of product, of a and b of this type: see `ptx.multiply_steps`."""
+        if self.turing:
+            return f"{dtype.name}k8"
         return dtype.name if self.precision is Precision.exact else self.precision.name
 
     @property
@@ -328,5 +332,6 @@ class MmaTiling:
         return ALIGNED + self.stages * (self.m + self.n) * self.tile_k * self.itemsize
 
     def resident(self, device: DeviceSpec) -> int:
-        """Blocks on a multiprocessor, which has 1 KB more than a block may have; each block takes 1 KB of its own."""
-        return max(1, min(self.blocks, (device.shared_per_block + 1024) // (self.shared + 1024)))
+        """Blocks on a multiprocessor, which from sm_80 on has 1 KB more than a block may have; each block takes 1 KB of its own."""
+        system = 1024 if device.arch >= (8, 0) else 0
+        return max(1, min(self.blocks, (device.shared_per_block + system) // (self.shared + system)))

@@ -1,5 +1,5 @@
 """Shared memory: where arrays lie in it, and copies to it that a thread does not wait for. PTX ISA, chapter "Data Movement and
-Conversion Instructions", section "Non-bulk copy"; sm_80.
+Conversion Instructions", section "Non-bulk copy"; sm_80. Before that K-tiles pass through registers: `load_unit_words`, `store_unit_words`.
 
 Copies run behind the thread that asks for them: `copy_async`, `commit_copies`, and after `wait_copies` they have arrived, for
 that thread; for others after a barrier.
@@ -115,8 +115,7 @@ def copy_async(
 
 @deferred
 def load_units(count: int, apart: int, span: Callable[..., Any]) -> Any:
-    """`load(pointer, to, env)`: `count` elements, each as it is, such as `store_units` takes of 16 bits: for what is aligned to
-    nothing more. `span` as for `copy_async`; 0 stands for what is not there. `ld.global`."""
+    """`load(pointer, to, env)`: `count` elements, each as it is: for what is aligned to nothing more. `span` as for `copy_async`; 0 stands for what is not there. `ld.global`."""
 
     @intrinsic
     def load(typing, pointer, to, env):
@@ -138,16 +137,96 @@ def load_units(count: int, apart: int, span: Callable[..., Any]) -> Any:
     return load
 
 
+def _vector(words: int, first: int) -> tuple[str, str]:
+    """The suffix and the registers of an instruction that moves 1, 2 or 4 words."""
+    names = ",".join(f"${first + i}" for i in range(words))
+    return (f".v{words}", f"{{{names}}}") if words > 1 else ("", names)
+
+
 @deferred
-def store_units(places: tuple[Place, ...]) -> Any:
-    """`store(to, values)`: each of them to its place from shared address `to` on. `st.shared.b16`."""
+def load_unit_words(
+    count: int, apart: int, span: Callable[..., Any], width: int, itemsize: int, partial: bool
+) -> Any:
+    """`load(pointer, to, env)`: `count` units of `width` bytes, 2 to 16, as words in registers, for `store_unit_words`; 2 bytes in a word of
+    their own.
+
+    span(env)  as for `copy_async`; zeros stand for what does not exist
+    partial    a unit may exist in part, of numbers of 16 bits; otherwise it exists in full or not at all
+    `ld.global`, sm_70. Loads have predicates: branches would take registers for their addresses
+    """
+    words = -(-width // 4)
+
+    @intrinsic
+    def load(typing, pointer, to, env):
+        def codegen(ctx, b, sig, args):
+            first, values = b.ptrtoint(args[0], ir.IntType(64)), []
+            for at, nbytes in _units(ctx, b, span, env, args[2], count, apart):
+                source = b.add(first, b.mul(at, const(itemsize, 64)))
+                bytes_here = b.trunc(nbytes, ir.IntType(32))
+                if width == 2:
+                    values.append(_load_half(b, bytes_here, source, 0))
+                    continue
+                full = b.icmp_signed(">=", bytes_here, const(width))
+                unit = _load_if(b, full, source, words)
+                values += _load_rest(b, full, bytes_here, source, unit) if partial else unit
+            return ctx.make_tuple(b, sig.return_type, values)
+
+        return types.UniTuple(types.uint32, count * words)(pointer, types.uint32, env), codegen
+
+    return load
+
+
+def _load_rest(b: Any, full: Any, nbytes: Any, source: Any, unit: list[Any]) -> list[Any]:
+    """A unit, or what exists of it."""
+    before = b.basic_block
+    with b.if_then(b.and_(b.not_(full), b.icmp_signed(">", nbytes, const(0))), likely=False):
+        halves = [_load_half(b, nbytes, source, 2 * i) for i in range(2 * len(unit))]
+        found = [b.or_(low, b.shl(high, const(16))) for low, high in zip(halves[::2], halves[1::2])]
+        inside = b.basic_block
+    return [_either(b, (x, before), (y, inside)) for x, y in zip(unit, found)]
+
+
+def _load_if(b: Any, exists: Any, source: Any, words: int) -> list[Any]:
+    """1, 2 or 4 words from a global address, or zeros."""
+    vector, registers = _vector(words, 0)
+    zeros = " ".join(f"mov.b32 ${i}, 0;" for i in range(words))
+    text = f"{{ .reg .pred p; setp.ne.b32 p, ${words + 1}, 0; {zeros} @p ld.global{vector}.b32 {registers}, [${words}]; }}"
+    word = ir.IntType(32)
+    kind: Any = word if words == 1 else ir.LiteralStructType([word] * words)
+    constraints = ",".join([*["=r"] * words, "l", "r", "~{memory}"])
+    loaded = assemble(b, text, constraints, kind, [source, b.zext(exists, word)], True)
+    return [loaded] if words == 1 else [b.extract_value(loaded, i) for i in range(words)]
+
+
+def _load_half(b: Any, nbytes: Any, source: Any, at: int) -> Any:
+    """16 bits, so many bytes behind a global address, as a word; or 0 where there are no more than these."""
+    text = f"{{ .reg .pred p; setp.gt.s32 p, $2, {at}; mov.b32 $0, 0; @p ld.global.u16 $0, [$1+{at}]; }}"
+    return assemble(b, text, "=r,l,r,~{memory}", ir.IntType(32), [source, nbytes], True)
+
+
+def _either(b: Any, *ways: tuple[Any, Any]) -> Any:
+    """The value of the block that the thread comes from."""
+    value = b.phi(ways[0][0].type)
+    for incoming, block in ways:
+        value.add_incoming(incoming, block)
+    return value
+
+
+@deferred
+def store_unit_words(places: tuple[Place, ...], width: int) -> Any:
+    """`store(to, words)`: the units of `load_unit_words`, each to its place from shared address `to` on. `st.shared`, sm_70."""
+    words = -(-width // 4)
+    vector, registers = _vector(words, 1)
+    text = f"st.shared{vector}.b{min(32, 8 * width)} [$0], {registers};"
+    constraints = ",".join(["r", *["h" if width == 2 else "r"] * words, "~{memory}"])
 
     @intrinsic
     def store(typing, to, values):
         def codegen(ctx, b, sig, args):
             for i, place in enumerate(places):
-                given = [moved(b, args[0], place), b.extract_value(args[1], i)]
-                assemble(b, "st.shared.b16 [$0], $1;", "r,h,~{memory}", ir.VoidType(), given, True)
+                unit = [b.extract_value(args[1], words * i + j) for j in range(words)]
+                unit = [b.trunc(x, ir.IntType(16)) for x in unit] if width == 2 else unit
+                assemble(b, text, constraints, ir.VoidType(), [moved(b, args[0], place), *unit], True)
             return ctx.get_dummy_value()
 
         return types.void(types.uint32, values), codegen

@@ -15,13 +15,29 @@ from .copy import Place, moved
 # ldmatrix.x4, or four of numbers.
 Places = tuple[tuple[tuple[Place, ...], ...], ...]
 
-PRODUCTS = {"f16": (16, "f16"), "bf16": (16, "bf16"), "tf32": (8, "tf32"), "tf32x3": (8, "tf32")}
+# Of each kind of product: k of its instruction, type of its operands, and how many instructions 32 bytes of k take. "f16k8": of f16 on sm_75.
+PRODUCTS = {
+    "f16": (16, "f16", 1), "bf16": (16, "bf16", 1), "tf32": (8, "tf32", 1), "tf32x3": (8, "tf32", 1), "f16k8": (8, "f16", 2),
+}  # fmt: skip
 
 
-def product_text(kind: str) -> str:
-    """16 x 8 accumulators, then four registers of a, two of b, and the accumulators again."""
-    k, name = PRODUCTS[kind]
-    return f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32 {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
+def multiply_tile(builder: Any, kind: str, a: list[Any], b: list[Any], acc: list[Any]) -> list[Any]:
+    """One instruction: the four 16 x 8 accumulators plus a b. a: four registers and b: two, or half as many for k = 8 of halves."""
+    k, name, _ = PRODUCTS[kind]
+    args = [*a, *b, *acc]
+    names = iter([f"${i}" for i in range(4 + len(args))])
+    groups = ", ".join("{" + ",".join(next(names) for _ in x) + "}" for x in (acc, a, b, acc))
+    text = f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32 {groups};"
+    constraints = ",".join(["=f"] * 4 + ["r"] * (len(a) + len(b)) + ["f"] * 4)
+    four = ir.LiteralStructType([ir.FloatType()] * 4)
+    result = assemble(builder, text, constraints, four, args, together=True)
+    return [builder.extract_value(result, i) for i in range(4)]
+
+
+def k_halves(kind: str, words: list[Any]) -> list[list[Any]]:
+    """The registers of a fragment for each instruction that multiplies it, along k."""
+    count = len(words) // PRODUCTS[kind][2]
+    return [words[i : i + count] for i in range(0, len(words), count)]
 
 
 def fragment_text(transposed: bool) -> str:
@@ -48,14 +64,15 @@ def read_fragments(a: Places, b: Places, a_transposed: bool, b_transposed: bool)
 def multiply_steps(kind: str, a: Places, b: Places, a_transposed: bool, b_transposed: bool) -> Any:
     """`multiply(acc, fragments, a_at, b_at)`: (acc + a b over all steps but the last one, whose fragments are the second part).
 
-    kind         "f16" or "bf16": m16n8k16. "tf32": m16n8k8, operands rounded to nearest as they are read, halves away from
-                 zero. "tf32x3": three such products of what is rounded and of what that leaves, the smaller ones first
+    kind         "f16" or "bf16": m16n8k16. "f16k8": two m16n8k8 of f16 for each of those, sm_75. "tf32": m16n8k8, operands rounded to
+                 nearest as they are read, halves away from zero. "tf32x3": three such products of what is rounded and of what that
+                 leaves, the smaller ones first
     a, b         where fragments of 16 rows lie; b's are two tiles of 8 columns each
     a_at, b_at   this thread's addresses, as `mma_slices.Fragments.lane` says
     fragments    of the first step
     acc          four f32 per 16 x 8 tile; tiles row-major
 
-    The next step's fragments are on their way while one's are multiplied. `mma.sync`, `cvt.rna.tf32.f32`; sm_80.
+    The next step's fragments are on their way while one's are multiplied. `mma.sync`, `cvt.rna.tf32.f32`; sm_80, "f16k8" sm_75.
     """
 
     @intrinsic
@@ -84,7 +101,7 @@ Words = tuple[tuple[tuple[Any, ...], ...], ...]
 @deferred
 def multiply_fragments(kind: str, rows: int) -> Any:
     """`multiply(acc, fragments)`: acc + a b of the fragments that were read, `rows` of a and the others of b. `mma.sync`,
-    sm_80."""
+    sm_80, "f16k8" sm_75."""
 
     @intrinsic
     def multiply(typing, acc, fragments):
@@ -123,9 +140,9 @@ def multiply_words_steps(kind: str, b: Places, b_transposed: bool) -> Any:
     words  of halves: four for each fragment of 16 x 16, along k, then for the next 16 rows: as `read_operand` reads them, and as accumulators
            of another product are once they are packed
     b      as for `multiply_steps`; each fragment is on its way while the one before it is multiplied
-    `mma.sync`, sm_80
+    `mma.sync`, sm_80, "f16k8" sm_75
     """
-    text, order = product_text(kind), [(s, j) for s in range(len(b)) for j in range(len(b[0]))]
+    order = [(s, j) for s in range(len(b)) for j in range(len(b[0]))]
 
     @intrinsic
     def multiply(typing, acc, words, b_at):
@@ -134,25 +151,18 @@ def multiply_words_steps(kind: str, b: Places, b_transposed: bool) -> Any:
                 [builder.extract_value(arg, i) for i in range(len(kinds))]
                 for arg, kinds in zip(args, sig.args[:2])
             )
-            rows, columns, four = (
-                len(a) // (4 * len(b)),
-                2 * len(b[0]),
-                ir.LiteralStructType([ir.FloatType()] * 4),
-            )
+            rows, columns = len(a) // (4 * len(b)), 2 * len(b[0])
             coming = _load(builder, args[2], (b[0][0],), b_transposed)
             for (step, j), following in zip(order, [*order[1:], None]):
                 now = coming
                 if following:
                     coming = _load(builder, args[2], (b[following[0]][following[1]],), b_transposed)
                 for row in range(rows):
-                    left = a[4 * (row * len(b) + step) :][:4]
+                    left = k_halves(kind, a[4 * (row * len(b) + step) :][:4])
                     for half in range(2):
-                        first = 4 * (row * columns + 2 * j + half)
-                        given = [*left, *now[2 * half : 2 * half + 2], *values[first : first + 4]]
-                        made = assemble(
-                            builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", four, given, together=True
-                        )
-                        values[first : first + 4] = [builder.extract_value(made, i) for i in range(4)]
+                        tile = slice(first := 4 * (row * columns + 2 * j + half), first + 4)
+                        for x, y in zip(left, k_halves(kind, now[2 * half : 2 * half + 2])):
+                            values[tile] = multiply_tile(builder, kind, x, y, values[tile])
             return ctx.make_tuple(builder, sig.return_type, values)
 
         return acc(acc, words, types.uint32), codegen
@@ -182,15 +192,15 @@ def _load(builder: Any, base: Any, fragments: tuple[tuple[Place, ...], ...], tra
 
 def _products(builder: Any, kind: str, values: list[Any], words: list[Any], rows: int) -> list[Any]:
     """All products of a step. Those of the same accumulators come one after another with all others between them."""
-    text, values = product_text(kind), list(values)
-    columns, four = (len(words) - 4 * rows) // 2, ir.LiteralStructType([ir.FloatType()] * 4)
-    for taken in _terms(builder, kind, words, rows):
-        for row in range(rows):
-            for column in range(columns):
-                first, right = 4 * (row * columns + column), 4 * rows + 2 * column
-                given = [*taken[4 * row : 4 * row + 4], *taken[right : right + 2], *values[first : first + 4]]
-                made = assemble(builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", four, given, together=True)
-                values[first : first + 4] = [builder.extract_value(made, i) for i in range(4)]
+    values, columns = list(values), (len(words) - 4 * rows) // 2
+    for term in _terms(builder, kind, words, rows):
+        lefts = [k_halves(kind, term[4 * row :][:4]) for row in range(rows)]
+        rights = [k_halves(kind, term[4 * rows + 2 * column :][:2]) for column in range(columns)]
+        for half in range(PRODUCTS[kind][2]):
+            for row, left in enumerate(lefts):
+                for column, right in enumerate(rights):
+                    tile = slice(first := 4 * (row * columns + column), first + 4)
+                    values[tile] = multiply_tile(builder, kind, left[half], right[half], values[tile])
     return values
 
 
@@ -227,8 +237,6 @@ def multiply_words(dtype: DType, a: Words, b: Words) -> Any:
     `mma.sync.m16n8k16`, sm_80
     """
     kind = {f16: "f16", bf16: "bf16"}[dtype]
-    product = f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
-    text = f"{product} {{$0,$1,$2,$3}}, {{$4,$5,$6,$7}}, {{$8,$9}}, {{$10,$11,$12,$13}};"
 
     @intrinsic
     def multiply(typing, acc, a_words, b_words):
@@ -249,13 +257,8 @@ def multiply_words(dtype: DType, a: Words, b: Words) -> Any:
                 rights = [[word(args[2], which) for which in tile] for tile in b_tiles]
                 for row, left in enumerate(lefts):
                     for column, right in enumerate(rights):
-                        first = 4 * (row * len(rights) + column)
-                        given = [*left, *right, *values[first : first + 4]]
-                        result = ir.LiteralStructType([ir.FloatType()] * 4)
-                        made = assemble(
-                            builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", result, given, together=True
-                        )
-                        values[first : first + 4] = [take(made, i) for i in range(4)]
+                        tile = slice(first := 4 * (row * len(rights) + column), first + 4)
+                        values[tile] = multiply_tile(builder, kind, left, right, values[tile])
             return ctx.make_tuple(builder, sig.return_type, values)
 
         return acc(acc, a_words, b_words), codegen

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...dsl import device
-from ...ptx import Place, Places, copy_async, load_units, store_units
+from ...ptx import Place, Places, copy_async, load_unit_words, store_unit_words
 from ...tiles.layout import Layout
 
 CHUNK = 16  # bytes, that rows are swizzled by
@@ -116,11 +116,17 @@ class Fragments:
 @dataclass(frozen=True)
 class StageLoad:
     """How the threads of a block load a K-tile: `width` bytes at a time by cp.async; a number at a time, through registers,
-    where they are narrower than it takes. Each thread walks down the rows, along one column of such units."""
+    where they are narrower than it takes. Each thread walks down the rows, along one column of such units.
+
+    registers  units of any width pass through registers, as they must before sm_80
+    partial    the last unit of a row may exist in part
+    """
 
     stored: Stored
     width: int
     threads: int
+    registers: bool = False
+    partial: bool = True
 
     @property
     def elements(self) -> int:
@@ -129,8 +135,8 @@ class StageLoad:
 
     @property
     def staged(self) -> bool:
-        """Whether units are loaded through registers."""
-        return self.width < NARROWEST
+        """Whether units pass through registers."""
+        return self.registers or self.width < NARROWEST
 
     @property
     def apart(self) -> int:
@@ -173,9 +179,9 @@ class StageLoad:
             return at, step, min(max(along, 0), elements) * size, rows
 
         if self.staged:
-            return load_units(self.count, self.apart, span)
+            return load_unit_words(self.count, self.apart, span, self.width, size, self.partial)
         return copy_async(self.to, self.apart, span, self.width, size)
 
     def store(self) -> Any:
         """`store(to, staged)`: what `fetch` loaded, to its places."""
-        return store_units(self.to) if self.staged else device(lambda to, staged: None)
+        return store_unit_words(self.to, self.width) if self.staged else device(lambda to, staged: None)
