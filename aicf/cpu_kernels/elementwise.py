@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..registry.cost import Cost
-from ..registry.variant import HostCall, Reject, at_most, variant
+from ..registry.variant import HostCall, NumericClass, Reject, at_most, variant
 from ..rows.parts import read_parts
 from ..rows.program import Map, RegionProgram
 from ..rows.read import read
@@ -47,6 +47,9 @@ class ElementwiseLoop:
         yield from loops_take(region)
 
     least = one_loop
+
+    def numerics(region, device):
+        return NumericClass("each element alone")
 
     def cost(region, device):
         return loop_cost(program_of(region).after, region, device)

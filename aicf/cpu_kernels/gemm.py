@@ -9,7 +9,7 @@ import numpy as np
 
 from ..ops.schema import schema_of
 from ..registry.cost import roofline
-from ..registry.variant import HostCall, Reject, variant
+from ..registry.variant import HostCall, NumericClass, Reject, no_class, variant
 from ..rows.program import Apply, Gemm, Load, Map
 from ..rows.read import read
 from ..types import DType, OpKind, f32, i32, u8
@@ -44,6 +44,12 @@ class GemmBlas:
         if program_of(region).epilogue_reduction is not None:
             cost = cost.plus(sums=sums_us(core.m * core.n, core.n))
         return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
+
+    def numerics(region, device):
+        core, _ = _plan(region)
+        if core.dtype.kind == "int":
+            return NumericClass("exact in i32", core.k, "in any order")
+        return no_class("BLAS adds up the products of one row in another order than those of several")
 
     def build(region, device):
         core, rest = _plan(region)

@@ -13,7 +13,7 @@ from ..ops.whose_line import definition, place, told
 # Parameters of each function of a variant's class; of a kernel with several configs, `config` may follow them.
 ASKED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("accepts", "viable"), ("region",)),
-    **dict.fromkeys(("cost", "build", "workspace", "least"), ("region", "device")),
+    **dict.fromkeys(("cost", "build", "workspace", "least", "numerics"), ("region", "device")),
 }
 
 

@@ -15,6 +15,7 @@ ANSWERS = {
     "cost": "a Cost, such as roofline(...) makes",
     "workspace": "bytes, an int",
     "least": "microseconds, a float",
+    "numerics": "a NumericClass, or no_class(why)",
 }
 
 

@@ -16,11 +16,11 @@ from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
 from ..types import ActKind, Precision, f32
 from .measured import counted
-from .variant import NEEDLESS, kernels_of, structure
+from .variant import NEEDLESS, Reject, kernels_of, structure
 
 if TYPE_CHECKING:
     from .select import Candidate, Selection
-    from .variant import KernelVariant, Reject
+    from .variant import KernelVariant
 
 
 def microseconds(us: float) -> str:
@@ -107,6 +107,8 @@ def selection_lines(
         if candidate.cost.predicted is not None:
             text += f" ({microseconds(candidate.cost.predicted)} predicted)"
         lines.append((("chosen", "next")[n] if n < 2 else "", "green" if n == 0 else "", text))
+        if n == 0 and verbose:
+            lines.append(("numerics", "dim", numerics_text(selection)))
     if verbose:
         for n, r in enumerate(selection.rejected):
             lines.append(("rejected" if n == 0 else "", "red", f"{r.variant.id}  {r.reject.reason}"))
@@ -165,6 +167,18 @@ def _rejected_in_short(selection: Selection) -> str:
     return " · ".join(parts)
 
 
+def numerics_text(selection: Selection) -> str:
+    """`wgmma f16 in f32, 4096 terms in order`: what decides the bits of a row; or why other rows do."""
+    found = selection.chosen.variant.numeric_class(selection.region, selection.device)
+    return f"no class: {found.reason}" if isinstance(found, Reject) else str(found)
+
+
+def numerics_json(selection: Selection) -> dict[str, Any]:
+    """The class of the chosen kernel as data, or {"refused": why there is none}."""
+    found = selection.chosen.variant.numeric_class(selection.region, selection.device)
+    return {"refused": found.reason} if isinstance(found, Reject) else found.to_json()
+
+
 def _named(candidate: Candidate) -> str:
     variant = candidate.variant
     return variant.id if variant.origin == "aicf" else f"{variant.id} [{variant.origin}]"
@@ -218,6 +232,7 @@ def selection_json(selection: Selection) -> dict[str, Any]:
         "device": selection.device.name,
         "chosen": selection.kernel_id,
         "score": selection.chosen.score,
+        "numeric_class": numerics_json(selection),
         "next": why_next_lost(selection) if len(selection.ranked) > 1 else None,
         "candidates": [
             {

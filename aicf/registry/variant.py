@@ -54,6 +54,7 @@ from .launch import (
     WindowMap,
     Work,
 )
+from .numerics import UNDECLARED, NumericClass, no_class, of_region
 
 Floor = Callable[[RegionSpec, DeviceSpec], float]
 
@@ -78,6 +79,7 @@ class KernelVariant(Immovable):
     deterministic  whether equal launches give equal bits; one that is not is chosen with `deterministic=False` alone (docs/determinism.md)
     chained  whether its launches may be some of another variant's, whose tensors lie within others: none of them has a `Table`
     family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
+    numerics  what decides the bits of a row, or why other rows do: see numerics.py
     least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
     settings  the config as a value, such as a tiling: what the kernel's functions take as `config`
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
@@ -94,6 +96,7 @@ class KernelVariant(Immovable):
     viable: Callable[[RegionSpec], Checks] | None = None
     family: Callable[[RegionSpec], Reject | None] | None = None
     least: Floor | None = None
+    numerics: Callable[[RegionSpec, DeviceSpec], NumericClass | Reject] | None = None
     takes: tuple[str, ...] = ()
     dtypes: frozenset[DType] = frozenset(DType)
     alignment: int = 1
@@ -184,6 +187,17 @@ class KernelVariant(Immovable):
             raise
         except Exception as error:
             raise unanswered(self.id, "cost", region, error, self.cost) from error
+
+    def numeric_class(self, region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        """What decides the bits of each row of a region that the variant takes; a Reject says why nothing but the whole launch does."""
+        if self.numerics is None:
+            return UNDECLARED
+        try:
+            return of_region(self.numerics(region, device), region, self.id)
+        except AicfError:
+            raise
+        except Exception as error:
+            raise unanswered(self.id, "numerics", region, error, self.numerics) from error
 
     def floor(self, region: RegionSpec, device: DeviceSpec) -> float:
         """What `least` says of a region, 0 if there is none; KernelError if that is no time."""
@@ -321,7 +335,7 @@ def variant(
     shared: int | Callable[[Any], int] = 0,
     **flags: Any,
 ) -> Callable[[type], Any]:
-    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable`, `workspace` and `least`.
+    """Make a KernelVariant of a class whose body is `accepts`, `cost`, `build` and maybe `viable`, `workspace`, `numerics` and `least`.
 
     The record is returned, and registered by whoever collects the module: see `KernelRegistry.add_module`. Without
     `takes` or a `viable`, a variant takes regions of one op only.
@@ -389,6 +403,7 @@ __all__ = [
     "KernelVariant",
     "Launch",
     "Num",
+    "NumericClass",
     "OpKind",
     "Out",
     "Reject",
@@ -406,6 +421,7 @@ __all__ = [
     "first_refusal",
     "kernels_of",
     "multiple",
+    "no_class",
     "one_op",
     "prefixes",
     "same_shape",

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from draws.seeds import rng
 from gemv_cases import SIMT, TYPES
-from kernel_cases import VARIANTS, Case
-from row_places import drawn_gemm, moved_rows
+from kernel_cases import VARIANTS, Case, gemm, operands_for
 from test_fused_maps import run_on_host
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 
@@ -19,15 +18,29 @@ H200 = preset("h200")
 
 
 def drawn_case(draw: np.random.Generator) -> Case:
-    """A product with few rows, or one with few columns, that the kernel takes."""
+    """A product with few rows, or one with few columns, that the kernel takes; half of n and k are multiples of 8."""
     few, many = (2, 17), (17, 40)
     while True:
-        m, n = (few, many) if draw.random() < 0.5 else (many, few)
-        r = drawn_gemm(draw, (f32, TYPES[draw.integers(3)]), m, n, (100, 400))
+        m, n = (int(draw.integers(*ends)) for ends in ((few, many) if draw.random() < 0.5 else (many, few)))
+        n, k = (x // 8 * 8 if x > 8 and draw.random() < 0.5 else x for x in (n, int(draw.integers(100, 400))))
+        dtype = (f32, TYPES[draw.integers(3)])[draw.integers(2)]
+        layout = {"trans_a": bool(draw.random() < 0.3), "trans_b": bool(draw.random() < 0.6)}
+        r = gemm(m, n, k, dtype=dtype, **layout)
         if VARIANTS[SIMT].supported(r, H200) is None:
             return Case(SIMT, r)
 
 
+def moved_rows(case: Case, run, draw: np.random.Generator) -> list[int]:
+    """Rows whose bits change when all rows are reordered."""
+    seed, order = int(draw.integers(2**32)), draw.permutation(case.region.results[0].shape[0])
+    given = [operands_for(case, seed) for _ in range(2)]
+    rows = given[1].arrays[0].T if case.region.attrs.get("trans_a") else given[1].arrays[0]
+    rows[...] = rows[order].copy()
+    (first, *_), (second, *_) = run(case, *given)
+    return [int(i) for n, i in enumerate(order) if first[i].tobytes() != second[n].tobytes()]
+
+
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A15", "C12")
 def test_drawn_rows_have_the_same_bits_in_another_order_on_the_host(request):
     """Lanes along k and lanes along lines, rows few and rows many: two of the four, compiled for the host from the LLVM that the GPU

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Checks, Launch, Num, Reject, Work, at_most, cdiv, contiguous, variant
+from ...registry.variant import (
+    Checks,
+    Launch,
+    Num,
+    NumericClass,
+    Reject,
+    Work,
+    at_most,
+    cdiv,
+    contiguous,
+    no_class,
+    variant,
+)
 from ...rows import RegionSpec
 from ...types import f32
 from .decode_body import THREADS, TILES, DecodeForm, DecodeTile
@@ -61,6 +73,9 @@ class AttentionDecode:
         yield at_most("rows and keys", max(p.heads * p.rows, p.heads * p.keys), 2**30)
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return no_class("keys are divided among blocks by the number of heads and rows")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)

@@ -7,7 +7,7 @@ from math import gcd
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
+from ...registry.variant import Arg, Checks, Launch, Num, NumericClass, Reject, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32, i32
 from .mma_tiles import KEY_TILES, QUERY_TILES, ROWS, THREADS, TILES, MmaForm, MmaTile
@@ -112,6 +112,11 @@ class AttentionMma:
     """
 
     accepts, least = checks, one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        p = problem(region)
+        by = f"by tiles of {tile_of(TILES, p, device).columns} keys"
+        return NumericClass(f"attention, mma {p.dtype} in f32", p.keys, by)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return cost_of(region, device, tile_of(TILES, problem(region), device), 2)

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Arg, Checks, Launch, Reject, Work, at_most, cdiv, contiguous, variant
+from ...registry.variant import (
+    Arg,
+    Checks,
+    Launch,
+    NumericClass,
+    Reject,
+    Work,
+    at_most,
+    cdiv,
+    contiguous,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.program import collapse
 from ...types import f32, numel
@@ -81,6 +92,9 @@ class AttentionPlain:
     """
 
     accepts, least = checks, one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return NumericClass("attention, fma in f32", problem(region).keys, f"by tiles of {TILE} keys")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)

@@ -7,7 +7,19 @@ from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import Arg, Checks, Launch, Num, Reject, TensorMap, Work, at_most, cdiv, variant
+from ...registry.variant import (
+    Arg,
+    Checks,
+    Launch,
+    Num,
+    NumericClass,
+    Reject,
+    TensorMap,
+    Work,
+    at_most,
+    cdiv,
+    variant,
+)
 from ...rows import RegionSpec
 from ...types import bf16, bool_, f16, f32, i32
 from ..hopper.units import ATOM, TMA_ALIGNMENT
@@ -140,6 +152,11 @@ class AttentionWgmma:
     """
 
     accepts, least = checks, one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        p = problem(region)
+        by = f"by tiles of {KEYS} keys from the last on"
+        return NumericClass(f"attention, wgmma {p.dtype} in f32", p.keys, by)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)

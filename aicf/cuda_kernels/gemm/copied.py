@@ -19,6 +19,7 @@ from typing import Any
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost
+from ...registry.numerics import UNDECLARED
 from ...registry.variant import (
     NEEDLESS,
     Checks,
@@ -26,6 +27,7 @@ from ...registry.variant import (
     Kernel,
     KernelVariant,
     Launch,
+    NumericClass,
     Reject,
     TensorMap,
     Work,
@@ -40,6 +42,7 @@ from . import fma as gemm_fma
 from . import mma as gemm_mma
 from . import problem, simt
 from . import wgmma as gemm_wgmma
+from .numerics import COPIED_SIDE
 from .operands import pack
 from .operands.registers import BOTH
 from .operands.tma import each_operand
@@ -220,6 +223,15 @@ def copying(
         def workspace(region: RegionSpec, device: DeviceSpec, plain: KernelVariant) -> int:
             made = known(region)
             return places(made, plain.query_workspace(made.region, device))[-1]
+
+        def numerics(region: RegionSpec, device: DeviceSpec, plain: KernelVariant) -> NumericClass | Reject:
+            made = known(region).region
+            found = UNDECLARED if plain.numerics is None else plain.numerics(made, device)
+            if copied is one_packed:
+                return COPIED_SIDE
+            if copied is not two_terms or isinstance(found, Reject):
+                return found
+            return replace(found, compute="wgmma 3 x tf32 in f32", length=problem.read(region)[0].k)
 
         def build(region: RegionSpec, device: DeviceSpec, plain: KernelVariant) -> list[Launch]:
             made = known(region)

@@ -10,11 +10,22 @@ from dataclasses import replace
 
 from ...device.spec import DeviceSpec
 from ...registry.checks import first_failure
-from ...registry.variant import Checks, In, Launch, Reject, TensorMap, at_least, at_most, cdiv, variant
+from ...registry.variant import (
+    Checks,
+    In,
+    Launch,
+    NumericClass,
+    Reject,
+    TensorMap,
+    at_least,
+    at_most,
+    cdiv,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import f32
-from . import problem
+from . import numerics, problem
 from .operands.tma import TmaOperand, operands_of
 from .schedule import split_k
 from .tilings import RUN, WARP_TILE, FmaTiling, Order
@@ -83,6 +94,9 @@ class Fma:
             yield Reject("strict", split_k.STRICT)
         if tile.split:
             yield from split_k.checks(region, tile.step, (tile.m, tile.n))
+
+    def numerics(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> NumericClass | Reject:
+        return numerics.simt(region, tile)
 
     def build(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> list[Launch]:
         split = split_k.best(region, device, tile)[1]

@@ -12,11 +12,11 @@ from typing import Any
 from ...device.calibration import family
 from ...device.spec import DeviceSpec, constants
 from ...registry.cost import Cost, machine, roofline
-from ...registry.variant import Checks, Launch, Reject, cdiv, variant
+from ...registry.variant import Checks, Launch, NumericClass, Reject, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.by_form import by_form
 from ...types import Precision, bf16, f16, f32
-from . import column_sums, problem
+from . import column_sums, numerics, problem
 from .problem import GemmOperand
 from .schedule.split_k import STRICT
 from .tilings import MmaTiling, finish_us
@@ -233,6 +233,9 @@ class Mma:
 
     def workspace(region: RegionSpec, device: DeviceSpec, tiling: MmaTiling) -> int:
         return column_sums.workspace(region, tiling.m)
+
+    def numerics(region: RegionSpec, device: DeviceSpec, tiling: MmaTiling) -> NumericClass | Reject:
+        return numerics.mma(region, tiling)
 
     def build(region: RegionSpec, device: DeviceSpec, tiling: MmaTiling) -> list[Launch]:
         from .mma_body import PAIR, mma

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import Checks, Launch, Reject, variant
+from ...registry.variant import Checks, Launch, NumericClass, Reject, variant
 from ...rows import RegionSpec
 from ...types import BASIC, DType, f32, i8, i32, u8
 from ..maps.elementwise import THREADS
-from . import problem
+from . import numerics, problem
 from .problem import GemmOperand
 from .schedule import split_k
 from .tilings import SimtTile, finish_us, simt
@@ -52,6 +52,9 @@ class GemmNaive:
 
     accepts, least = problem.checks, _naive_least
 
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return numerics.simt(region)
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _naive_cost(region, device, 0.032, 0.7)
 
@@ -67,6 +70,9 @@ class GemmNaiveInt8:
     """
 
     least = _naive_least
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return numerics.exact_integers(region)
 
     def accepts(region: RegionSpec) -> Checks:
         yield from problem.checks(region)
@@ -120,6 +126,9 @@ class Tiled:
             yield from split_k.checks(region, tile.step, (tile.m, tile.n))
         elif tile.m * tile.n >= LEAN * THREADS:
             yield from problem.lean(region)
+
+    def numerics(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> NumericClass | Reject:
+        return numerics.simt(region, tile)
 
     def build(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> list[Launch]:
         from .simt_body import tiled

@@ -22,10 +22,22 @@ from typing import Any, NamedTuple
 from ...device.calibration import family
 from ...device.spec import DeviceSpec, constants
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, multiple, variant
+from ...registry.variant import (
+    Checks,
+    In,
+    Launch,
+    Num,
+    NumericClass,
+    Reject,
+    at_least,
+    at_most,
+    cdiv,
+    multiple,
+    variant,
+)
 from ...rows import RegionSpec
 from ...types import BASIC, TensorDesc, bf16, f16, f32, i8, i32, u8
-from . import problem
+from . import numerics, problem
 from .problem import GemmOperand
 from .schedule import split_k
 from .small_m_tiling import (
@@ -131,6 +143,11 @@ def checks(region: RegionSpec, few: int) -> Checks:
         yield Reject("strict", "sums of parts of k are added up; strict takes one sum, in order")
     yield at_most("axes of the batch", len(p.batch), 0)
     yield at_most("smaller of m and n", min(p.m, p.n), few)
+
+
+def by_rows(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+    """The numeric class of kernels for few rows: none, as other numbers of rows are added otherwise."""
+    return numerics.FEW_LINES
 
 
 # --- how k is split ---------------------------------------------------------------------------------------------------
@@ -267,6 +284,8 @@ class GemvSimt:
     def least(region: RegionSpec, device: DeviceSpec) -> float:
         return one_launch(region, device) + constants(SmallMConstants, device).start_us
 
+    numerics = by_rows
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return simt_plan(region, device).cost
 
@@ -321,6 +340,8 @@ class GemvMma:
                 "wide", f"the larger operand is {s.wide.matrix}, needs whole aligned runs of {width}"
             )
 
+    numerics = by_rows
+
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _mma_plan(region, device).cost
 
@@ -371,6 +392,8 @@ class GemvWarps:
             + constants(SmallMConstants, device).warps_start_us
             + constants(SmallMConstants, device).warps_step_us
         )
+
+    numerics = by_rows
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         (p, _), s, t = problem.read(region), small_m(region), teams(region)
@@ -445,6 +468,8 @@ class GemvCodes:
 
     def least(region: RegionSpec, device: DeviceSpec) -> float:
         return one_launch(region, device) + constants(SmallMConstants, device).codes_start_us
+
+    numerics = by_rows
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         (p, _), t = problem.read(region), code_tile(region)

@@ -13,11 +13,11 @@ from typing import Any
 from ...device.spec import DeviceSpec
 from ...registry.checks import first_refusal
 from ...registry.cost import Cost
-from ...registry.variant import Checks, Launch, Num, Reject, at_least, at_most, cdiv, variant
+from ...registry.variant import Checks, Launch, Num, NumericClass, Reject, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import BASIC, DType, Precision, bf16, f16, f32, i8, i32, u8
 from ..hopper.units import ATOM, WARPS
-from . import column_sums, problem, wgmma_cost
+from . import column_sums, numerics, problem, wgmma_cost
 from .operands.flat import flat_operands, from_flat
 from .operands.registers import from_registers, in_registers, rs_operands
 from .operands.tma import GemmOperands, from_shared, operands_of
@@ -192,6 +192,10 @@ class GemmWgmma:
         if config.tiling.stream:
             return stream_k.workspace(config.tiling, region, device)
         return split_k.workspace(region, config.tiling.rows, _split(region, device, config), WARPS)
+
+    def numerics(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> NumericClass | Reject:
+        operand = "a" if config.path == "flat" else in_registers(region, config)
+        return numerics.wgmma(region, config, operand)
 
     def build(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> list[Launch]:
         split = _split(region, device, config)

@@ -15,7 +15,19 @@ from ...device.spec import DeviceSpec, constants
 from ...ops.schema import MAP
 from ...registry.checks import first_failure
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, Reject, at_most, cdiv, multiple, variant
+from ...registry.variant import (
+    Checks,
+    In,
+    Launch,
+    Num,
+    NumericClass,
+    Out,
+    Reject,
+    at_most,
+    cdiv,
+    multiple,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.program import Load, Map, RegionProgram, collapse
 from ...rows.read import read
@@ -302,6 +314,11 @@ def least(region: RegionSpec, device: DeviceSpec) -> float:
     return one_launch(region, device) + memory_us(device, nbytes, map_constants(device).vector_access)
 
 
+def alone(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+    """The numeric class of maps: each element is computed by itself."""
+    return NumericClass("each element alone")
+
+
 # --- variants -----------------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +333,7 @@ class ElementwiseFlat:
     def accepts(region: RegionSpec) -> Checks:
         yield from _dense(region)
 
-    least = least
+    least, numerics = least, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, 1)
@@ -338,7 +355,7 @@ class ElementwiseVector:
         m = _map(region)
         yield unaligned(region, m, vector_width(m))
 
-    least = least
+    least, numerics = least, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, vector_width(_map(region)))
@@ -359,7 +376,7 @@ class ElementwiseStrided:
         yield _refusal(region)
         yield at_most("rank after collapsing", len(collapsed(_map(region))[0]), MAX_RANK)
 
-    least = least
+    least, numerics = least, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return map_cost(region, device, 1, collapsed(_map(region))[1])
@@ -395,7 +412,7 @@ class ElementwiseRows:
         yield _across(m, strides, width)
         yield unaligned(region, m, width, [x for x, steps in zip(m.loads, strides) if steps[-1] != 0])
 
-    least = least
+    least, numerics = least, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         m = _map(region)

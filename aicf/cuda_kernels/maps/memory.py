@@ -10,7 +10,7 @@ from ...registry.variant import Checks, In, Launch, Num, Out, at_most, contiguou
 from ...rows import RegionSpec
 from ...rows.program import Load, Map, collapse
 from ...types import DType, f32, i32, i64, rounded, row_major
-from .elementwise import MAX_RANK, THREADS, flat_launch, grid_for
+from .elementwise import MAX_RANK, THREADS, alone, flat_launch, grid_for
 
 
 @variant("fill", id="cuda.fill.v1")
@@ -41,6 +41,8 @@ class Fill:
 class Reshape:
     """A copy of the elements in order, for when the plan could not let the result share the operand's memory."""
 
+    numerics = alone
+
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)
         yield contiguous(region)
@@ -59,6 +61,8 @@ class CopyStrided:
 
     Parallel over elements. Bytes: each element once, at worst a 32-byte sector for each; then index arithmetic.
     """
+
+    numerics = alone
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)

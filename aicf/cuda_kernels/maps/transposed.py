@@ -19,6 +19,7 @@ from .elementwise import (
     TYPES,
     _map,
     _refusal,
+    alone,
     collapsed,
     least,
     load_types,
@@ -105,6 +106,8 @@ class ElementwiseTransposed:
     Parallel over tiles. Bytes: each operand read once, each result written once. Limit: memory, and for halves the way through shared
     memory, element by element.
     """
+
+    numerics = alone
 
     def accepts(region: RegionSpec) -> Checks:
         found = _across(region)

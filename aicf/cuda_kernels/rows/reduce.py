@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Arg, Checks, Launch, Num, Reject, Work, at_most, cdiv, variant
+from ...registry.variant import (
+    Arg,
+    Checks,
+    Launch,
+    Num,
+    NumericClass,
+    Reject,
+    Work,
+    at_most,
+    cdiv,
+    no_class,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.program import Expression, Load, Map, Reduction, RegionProgram, Shape, collapse
 from ...rows.read import read
@@ -225,6 +237,9 @@ def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, RowSplit]
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
 
 
+PARTS = no_class("a row is cut into parts where rows are few")
+
+
 @variant(*KINDS, id="cuda.reduce_rows.v2", takes=TAKES, masked=True)
 class ReduceRows:
     """The last axes are reduced: 1 to 256 threads per row, which is split when rows are few. Any number type.
@@ -237,6 +252,9 @@ class ReduceRows:
         yield from walkable(region, ([], [True], [False], [False, True]), "the last ones")
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return PARTS
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
@@ -372,6 +390,10 @@ class ReduceNaive:
         yield at_most("bytes of kernel parameters", 8 * (strides + pointers + 2 * MAX_RANK + 3), PARAMETERS)
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        r = reduced(region)
+        return NumericClass(f"{r.core.how} in f64", r.length, "in order")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)

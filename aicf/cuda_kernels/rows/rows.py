@@ -7,7 +7,21 @@ from dataclasses import replace
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Arg, Checks, In, Launch, Num, Out, Reject, at_least, at_most, cdiv, variant
+from ...registry.variant import (
+    Arg,
+    Checks,
+    In,
+    Launch,
+    Num,
+    NumericClass,
+    Out,
+    Reject,
+    at_least,
+    at_most,
+    cdiv,
+    no_class,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.program import Shape
 from ...rows.row_program import Pass, read_rows
@@ -15,13 +29,16 @@ from ...types import bf16, f16, f32, i32, i64
 from ..maps.elementwise import GRID, MAX_POINTERS, MAX_RANK
 from .row_tiles import (
     BLOCK,
+    LANES,
     MOST_BLOCKS,
     MOST_LANES,
     RESIDENT_PACE,
     STREAMED,
+    Cut,
     Pace,
     RowTile,
     clustered,
+    cut_of,
     program_of,
     resident_tile,
     serial,
@@ -162,6 +179,21 @@ def _tiled(region: RegionSpec, tile: RowTile | None, where: str) -> Checks:
         yield at_most("blocks", tile.blocks(program.count), GRID)
 
 
+# --- what decides the bits of a row -------------------------------------------------------------------------------------
+
+BY_ADDRESS = no_class("rows begin anywhere in memory: which elements a load has depends on the row's index")
+BY_COUNT = no_class("how many threads have a row is chosen by time, from the number of rows")
+BY_CLUSTERS = no_class("how many blocks have a row is chosen by time, from the number of rows")
+
+
+def _row_class(region: RegionSpec, cut: Cut, lanes: int) -> NumericClass | Reject:
+    """Runs of a row go to its threads in turn; each adds up its own, and a tree adds up those of the threads."""
+    if cut.anchor >= 0:
+        return BY_ADDRESS
+    dealt = f"by {lanes} threads, {cut.width} neighbours each" if lanes > 1 else "in order"
+    return NumericClass("rows in f32", program_of(region).length, dealt)
+
+
 @variant(*KINDS, id="cuda.rows_resident.v2", takes=TAKES)
 class RowsHeld:
     """8 to 512 threads of a block hold a row in registers and go over it once for each reduction, and once more for the results.
@@ -176,6 +208,12 @@ class RowsHeld:
         yield from _tiled(region, resident_tile(region), f"{MOST_LANES} threads")
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        cut = cut_of(region)
+        if cut.anchor < 0 and cdiv(program_of(region).length, cut.width) > LANES[0]:
+            return BY_COUNT  # of shorter rows a thread has one run at most, and more threads would have nothing to do
+        return _row_class(region, cut, LANES[0])
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = resident_tile(region)
@@ -199,6 +237,9 @@ class RowsCluster:
         yield from _tiled(region, clustered(region), f"{MOST_BLOCKS} blocks of {MOST_LANES} threads")
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return BY_CLUSTERS
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = clustered(region)
@@ -225,6 +266,9 @@ class RowsStreamed:
         yield at_most("rows", program_of(region).count * MOST_BLOCKS, GRID)
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return _row_class(region, cut_of(region), MOST_LANES) if device.missing(NEEDED) else BY_CLUSTERS
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _cost(region, device, _streamed(region, device), STREAMED)
@@ -263,6 +307,9 @@ class RowsSerial:
         yield at_most("blocks", cdiv(program_of(region).count, BLOCK), GRID)
 
     least = one_launch
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        return _row_class(region, serial(region).cut, 1)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         program = program_of(region)

@@ -1,0 +1,177 @@
+"""Numeric classes (docs/determinism.md): a class does not depend on the number of rows, and kernels of one class give equal bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from draws.seeds import rng
+from kernel_cases import VARIANTS, Case, Operands, gemm
+from machines.on_host import OnHost
+from row_places import OverRows, classes, declaring, differing, drawn_gemm, drawn_rows, strict
+from test_fused_maps import TINY
+from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
+
+import aicf
+from aicf import nn
+from aicf.device.spec import preset
+from aicf.errors import KernelError
+from aicf.registry.numerics import NumericClass
+from aicf.registry.variant import Reject
+
+H200 = preset("h200")
+KINDS = "f32", "f16", "tf32", "tf32x3", "fp8", "int8"
+NAIVE = "cuda.gemm_naive.v1"
+TILED, LARGER, SPLIT = (f"cuda.gemm_tiled.v1[{config}]" for config in ("32x32", "64x64", "32x32 split"))
+
+
+class Host:
+    """Runs cases by the LLVM that the GPU gets; a body is compiled once, whatever the number of rows."""
+
+    def __init__(self) -> None:
+        self.compiled: dict[object, OnHost] = {}
+
+    def __call__(self, case: Case, operands: Operands) -> list[np.ndarray]:
+        variant, r = VARIANTS[case.variant], case.region
+        results = [np.zeros(t.shape, t.dtype.numpy) for t in r.results]
+        workspace = np.zeros(variant.query_workspace(r, TINY), np.uint8)
+        for launch in variant.build(r, TINY):
+            if launch.body not in self.compiled:
+                self.compiled[launch.body] = OnHost(launch, r)
+            self.compiled[launch.body].launch = launch
+            self.compiled[launch.body](operands.memory, results, workspace)
+        return results
+
+
+def some(kernels: dict[str, NumericClass], draw: np.random.Generator, most: int) -> dict[str, NumericClass]:
+    """Of the kernels at most so many, those of one class after the other."""
+    names = sorted(draw.permutation(sorted(kernels))[:most], key=lambda id: str(kernels[id]))
+    return {id: kernels[id] for id in names}
+
+
+@pytest.mark.spec("A15", "B14")
+def test_a_class_does_not_depend_on_the_number_of_rows_or_multiprocessors(request):
+    """Of every kernel that has one, for drawn regions; those that have none say why, whatever the rows."""
+    draw, seen, none = rng(request.node.nodeid), set(), set()
+    for n in range(60):
+        rows = drawn_gemm(draw, KINDS[n % 6]) if n % 3 else drawn_rows(draw)
+        rows = strict(rows) if draw.random() < 0.3 else rows
+        found: dict[str, set] = {}
+        for count in (1, 2, 5, 64, 300, 4096):
+            region = rows.make(count)
+            for device in (H200, replace(H200, sms=int(draw.integers(20, 200))), preset("l4")):
+                for v in declaring(region, device):
+                    found.setdefault(f"{v.id} {device.arch}", set()).add(v.numeric_class(region, device))
+        for id, answers in found.items():
+            assert len(answers) == 1, f"{rows.name}: {id} has {answers}"
+            (answer,) = answers
+            (none if isinstance(answer, Reject) else seen).add(id.partition(" ")[0].partition("[")[0])
+    assert {"cuda.gemm_wgmma.v1", "cuda.gemm_mma.v1", "cuda.gemm_fma.v1", "cuda.gemm_tiled.v1", NAIVE} <= seen
+    assert {"cuda.gemv_simt.v2", "cuda.gemv_mma.v1", "cuda.gemm_tiled.v1", "cuda.gemm_wgmma.v1"} <= none
+
+
+def test_kernels_without_a_class_say_why():
+    for name, part in (
+        (SPLIT, "number of tiles"), ("cuda.gemm_wgmma.v1[128x256 stream]", "stream-K"), ("cuda.gemm_wgmma.v1[64x64 split]", "number of tiles"),
+        ("cuda.gemv_simt.v2", "number of rows"),
+    ):  # fmt: skip
+        region = drawn_gemm(rng("any"), "f16").make(7)
+        answer = VARIANTS[name].numeric_class(region, H200)
+        assert isinstance(answer, Reject) and answer.condition == "numerics" and part in answer.reason, name
+
+
+# --- equal bits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sample(1, pool="on the host")
+@pytest.mark.spec("A15", "B14")
+def test_kernels_of_cuda_cores_of_one_class_give_equal_bits_on_the_host(request):
+    """By the LLVM that the GPU gets: two drawn products, without contraction, by kernels of one class, alone and among others."""
+    draw = rng(request.node.nodeid)
+    rows = strict(drawn_gemm(draw, ("f32", "simt f16")[draw.integers(2)], 40))
+    one = {id: c for id, c in classes(rows.make(5), TINY).items() if id in (TILED, LARGER)}
+    assert len(one) == 2 and len(set(one.values())) == 1
+    assert not differing(rows, one, TINY, Host(), draw, 5), rows.name
+
+
+@pytest.mark.spec("A15", "B14")
+def test_a_class_that_lies_is_found(request):
+    """A kernel that divides k, as if it had the class of one that adds up in order."""
+    draw = rng(request.node.nodeid)
+    region = gemm(9, 24, 32 * int(draw.integers(5, 9)))
+    rows = OverRows(lambda m: region, {0: 0}, "long k")
+    honest = VARIANTS[TILED].numeric_class(region, TINY)
+    assert VARIANTS[SPLIT].supported(region, TINY) is None and isinstance(honest, NumericClass)
+    found = differing(rows, {TILED: honest, SPLIT: honest}, TINY, Host(), draw, 9, lambda draw, count: ())
+    assert found == [f"{SPLIT} with 9 rows"]
+
+
+@pytest.mark.spec("A15", "B14")
+def test_maps_of_the_cpu_give_a_row_equal_bits(request):
+    """Called with all rows, with some in another order, with one: lengths of whole vectors, and ends of them."""
+    draw = rng(request.node.nodeid)
+    for _ in range(20):
+        kind, count = str(draw.choice(["gelu", "sigmoid", "exp", "silu"])), int(draw.integers(2, 40))
+        x = draw.normal(size=(count, int(draw.integers(1, 100)))).astype(np.float32)
+        rows = [*draw.permutation(count)[: int(draw.integers(1, count + 1))]]
+        whole, part = np.empty_like(x), np.empty_like(x[rows])
+        aicf.op_call(kind, [x], [whole])
+        aicf.op_call(kind, [np.ascontiguousarray(x[rows])], [part])
+        assert whole[rows].tobytes() == part.tobytes(), (kind, x.shape, rows)
+
+
+def _on(gpu):  # noqa: F811
+    return lambda case, operands: launch_case(gpu, case, operands.memory)
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("A15", "B14")
+@pytest.mark.parametrize("kind", KINDS)
+def test_gemm_kernels_of_one_class_give_equal_bits(gpu, kind, request):  # noqa: F811
+    """Drawn products, as they are and without contraction: up to ten kernels of each, alone and among others."""
+    draw = rng(request.node.nodeid)
+    for number in range(3):
+        rows = drawn_gemm(draw, kind, 900)
+        rows = strict(rows) if number == 1 and kind != "fp8" else rows
+        count = int(draw.integers(65, 400))
+        kernels = some(classes(rows.make(count), gpu.spec), draw, 10)
+        assert kernels, rows.name
+        assert not differing(rows, kernels, gpu.spec, _on(gpu), draw, count), rows.name
+
+
+@pytest.mark.gpu
+@pytest.mark.spec("A15", "B14")
+def test_rows_maps_and_attention_of_one_class_give_equal_bits(gpu, request):  # noqa: F811
+    draw = rng(request.node.nodeid)
+    for _ in range(12):
+        rows, count = drawn_rows(draw), int(draw.integers(3, 40))
+        kernels = classes(rows.make(count), gpu.spec)
+        assert not differing(rows, kernels, gpu.spec, _on(gpu), draw, count), rows.name
+
+
+# --- where it is shown --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("B12")
+def test_explanations_show_the_class_of_each_region():
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=256).add(nn.Linear(64, 256, bias=False))
+    told = aicf.explain_for(model, "h200", precision="tf32")
+    (region,) = told.to_json()["regions"]
+    assert region["numeric_class"] == {
+        "compute": "wgmma tf32 in f32",
+        "length": 64,
+        "order": "in order",
+        "operands": "",
+        "maps": "",
+    }
+    assert "numerics  wgmma tf32 in f32, 64 terms in order" in str(told.verbose())
+    narrow = aicf.explain_for(nn.Model({"x": aicf.TensorSpec((1, 64))}).add(nn.Linear(64, 256)), "h200")
+    assert "number of rows" in narrow.to_json()["regions"][0]["numeric_class"]["refused"]
+    assert "numerics  no class: how k is divided" in " ".join(str(narrow.verbose()).split("\n"))
+
+
+def test_a_class_that_can_not_be_computed_is_an_error_of_its_kernel():
+    broken = replace(VARIANTS[NAIVE], numerics=lambda region, device: 1 // 0)
+    with pytest.raises(KernelError, match="numerics"):
+        broken.numeric_class(drawn_gemm(rng("any"), "f32").make(3), H200)
