@@ -10,15 +10,28 @@ from clean_kernels import are_new, found_clean
 from draws.seeds import rng
 from fused_gemm_cases import Product
 from hopper_run import run_launch
+from kernel_cases import HALVES
 from machines.hopper_bodies import in_python
 from machines.hopper_model import Machine, Stuck, Words
 from test_wgmma import assert_clean
-from wgmma_cases import H200, activated, assert_refused, gemm_launch, product, residual, stashed
+from wgmma_cases import (
+    ALL,
+    BY_NAME,
+    H200,
+    TRANSPOSES,
+    activated,
+    assert_refused,
+    gemm_launch,
+    named,
+    product,
+    residual,
+    stashed,
+)
 
 import aicf
 from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
-from aicf.cuda_kernels.gemm.wgmma_tiling import FLAT_CONFIGS, WgmmaTiling
+from aicf.cuda_kernels.gemm.wgmma_tiling import FEW_ROWS, FLAT_CONFIGS, WgmmaTiling
 from aicf.cuda_kernels.ptx.register_operand import flat_operand_place
 from aicf.registry.select import select
 from aicf.rows import RegionSpec
@@ -114,7 +127,8 @@ def test_every_number_goes_where_it_belongs(t, number, request):
     r, what = drawn(rng(request.node.nodeid), 200, 500)
     print(what)
     launch = gemm_launch(t, r, H200, path="flat")
-    run_launch(launch, r, random.randrange(2**32), 0 if t.cluster_split > 1 else 1)
+    tolerance = HALVES[r.operands[0].dtype] if "activated" in what else 0.0
+    run_launch(launch, r, random.randrange(2**32), 0 if t.cluster_split > 1 else 1, tolerance=tolerance)
 
 
 @pytest.mark.spec("D9", "D10")
@@ -159,7 +173,10 @@ def test_the_model_notices(machine):
 
 # --- machine code -----------------------------------------------------------------------------------------------------
 
+FEW_CODE = [(t, *order, then) for t in FEW_ROWS for order in TRANSPOSES for then in MAKES]
+FEW_EACH = [random.Random(f"{t}").choice([c for c in FEW_CODE if c[0] == t]) for t in FEW_ROWS]
 CODE = [(t, m, tb, then) for t in TILINGS for m in (8, 33) for tb in (False, True) for then in MAKES]
+EACH = [random.Random(f"{t}{m}").choice([c for c in CODE if c[:2] == (t, m)]) for t in TILINGS for m in (8, 33)]
 
 
 def launch_of(t: WgmmaTiling, m: int, tb: bool, then: str):
@@ -174,11 +191,33 @@ def is_new(t: WgmmaTiling, m: int, tb: bool, then: str) -> bool:
 
 @pytest.mark.sample(1, always=is_new, pool="machine code")
 @pytest.mark.spec("F2", "D10")
-@pytest.mark.parametrize("t, m, tb, then", CODE, ids=str)
+@pytest.mark.parametrize("t, m, tb, then", CODE if ALL else EACH, ids=str)
 def test_compiles_without_spills_or_serialized_products(t, m, tb, then):
     launch, r = launch_of(t, m, tb, then)
     assert_clean(t, engine.compile_launch(launch, r, H200.target))
     found_clean(launch, r, H200.target)
+
+
+@pytest.mark.sample(1, pool="machine code")
+@pytest.mark.spec("F2", "D10")
+@pytest.mark.parametrize("t, ta, tb, then", FEW_CODE if ALL else FEW_EACH, ids=str)
+def test_tilings_for_few_rows_compile_without_spills(t, ta, tb, then):
+    r = MAKES[then](40, 1000, 1000, ta=ta, tb=tb, dtype=bf16)
+    assert_clean(t, engine.compile_launch(gemm_launch(t, r, H200), r, H200.target))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.spec("D9", "F2")
+@pytest.mark.parametrize("ta, tb", TRANSPOSES)
+@pytest.mark.parametrize("t", FEW_ROWS, ids=str)
+def test_tilings_for_few_rows(t, ta, tb):
+    r = residual(40, 136, 1000, ta=ta, tb=tb)
+    launch = gemm_launch(t, r, H200)
+    run_launch(launch, r, random.randrange(2**32), launch.grid[0] if t.cluster_split > 1 else 1)
+
+
+def test_tilings_for_few_rows_take_no_more():
+    assert_refused({named(t): BY_NAME[named(t)] for t in FEW_ROWS}, product(65, 64, 64), "m 65 is over 64")
 
 
 def test_no_other_number_of_rows_is_another_kernel():

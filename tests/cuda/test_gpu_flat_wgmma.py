@@ -13,14 +13,15 @@ from fused_gemm_cases import Product
 from kernel_cases import HALVES, Case, assert_close, operands_for, reference, with_specials
 from test_flat_wgmma import FLAT, drawn, flat_product
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
-from wgmma_cases import BY_NAME, product, residual
+from wgmma_cases import BY_NAME, named, product, residual
 
+from aicf.cuda_kernels.gemm.wgmma_tiling import FEW_ROWS
 from aicf.types import bf16, f16
 
 pytestmark = pytest.mark.gpu
 
 IDS = sorted(v.id for v in FLAT.values())
-TWO = BY_NAME["gemm_wgmma[64x64 cluster split2 two]"].id
+FEW = [BY_NAME[named(t)].id for t in FEW_ROWS]
 SIZES = [(2, 64, 256), (8, 4096, 4096), (3, 777, 1000), (16, 2056, 1001), (33, 1608, 6400), (64, 1000, 1003), (61, 4608, 3584)]  # fmt: skip
 
 
@@ -78,10 +79,11 @@ def test_batches_and_special_values(gpu, variant):  # noqa: F811
 
 
 @pytest.mark.spec("D9", "D10")
-def test_two_blocks_of_a_multiprocessor_share_tiles(gpu):  # noqa: F811
+@pytest.mark.parametrize("variant", FEW)
+def test_tilings_for_few_rows(gpu, variant):  # noqa: F811
     """More clusters than multiprocessors have pairs; few of them; more than are resident."""
     for m, n, k, ta, tb in (
-        (16, 4608, 3584, False, True), (61, 6152, 520, False, False), (64, 72, 4096, True, True), (70, 9000, 256, False, True)
+        (16, 4608, 3584, False, True), (61, 6152, 520, False, False), (64, 72, 4096, True, True), (7, 20008, 256, False, True)
     ):  # fmt: skip
-        check(gpu, TWO, product(m, n, k, ta=ta, tb=tb, dtype=bf16))
-    check(gpu, TWO, residual(16, 4608, 1000, tb=True))
+        check(gpu, variant, product(m, n, k, ta=ta, tb=tb, dtype=bf16))
+    check(gpu, variant, residual(16, 4608, 1000, tb=True))

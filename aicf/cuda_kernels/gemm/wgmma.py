@@ -27,6 +27,7 @@ from .schedule.split_k import KSplit
 from .wgmma_results import GemmResults, direct_results, partial_sums, results_of
 from .wgmma_tiling import (
     CONFIGS,
+    FEW_ROWS,
     FLAT_CONFIGS,
     INT8_CONFIGS,
     RS_CONFIGS,
@@ -153,6 +154,7 @@ class GemmWgmma:
     pingpong  two groups of consumers take tiles in turns, else all of them share one
     cluster2  two blocks share b; cluster split2, split4: blocks share a tile, and divide k
     120       with tiles of so many columns beside the others, where these fill the last wave
+    two       two blocks of such clusters share a multiprocessor; deep: a block of one consumer has all of its shared memory
     stream    stream-K: tiles are divided evenly among blocks
     split     splits of k, and a second launch for their sum and what follows the product
     int8      of i8 and u8, at twice the rate of halves
@@ -170,6 +172,8 @@ class GemmWgmma:
         if config.split:
             yield from split_k.checks(region, k_tile(p.dtype), (t.m, t.n))
             return
+        if t in FEW_ROWS:
+            yield at_most("m", p.m, t.m)
         if t.narrow_n:
             yield from _narrow_checks(t, region)
         if region.strict and t.cluster_split > 1:
