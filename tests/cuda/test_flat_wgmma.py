@@ -176,7 +176,9 @@ def test_the_model_notices(machine):
 FEW_CODE = [(t, *order, then) for t in FEW_ROWS for order in TRANSPOSES for then in MAKES]
 FEW_EACH = [random.Random(f"{t}").choice([c for c in FEW_CODE if c[0] == t]) for t in FEW_ROWS]
 CODE = [(t, m, tb, then) for t in TILINGS for m in (8, 33) for tb in (False, True) for then in MAKES]
-EACH = [random.Random(f"{t}{m}").choice([c for c in CODE if c[:2] == (t, m)]) for t in TILINGS for m in (8, 33)]
+EACH = [
+    random.Random(f"{t}{m}").choice([c for c in CODE if c[:2] == (t, m)]) for t in TILINGS for m in (8, 33)
+]
 
 
 def launch_of(t: WgmmaTiling, m: int, tb: bool, then: str):
