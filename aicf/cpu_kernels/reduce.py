@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..registry.cost import Cost, one_launch
-from ..registry.variant import HostCall, Reject, variant
+from ..registry.variant import HostCall, NumericClass, Reject, variant
 from ..rows import RegionSpec
 from ..rows.program import ColumnSums, Map, Reduction
 from ..rows.read import read
 from ..types import numel
+from .compiler.spec import LANES
 from .costs import loop_us
 from .elementwise import loops_take, program_of
 
@@ -20,6 +21,12 @@ ADD_US = 5e-5  # an element into its sum
 ROW_US, SHORT_ROW_US = 0.01, 1.6e-4  # a row's sums into one, and for each element of a short one
 # An element into one of many sums, which are f64: up to so many bytes of them fit into a cache.
 SUMS_US = (24 * 2**10, 0.0), (2**20, 7e-5), (float("inf"), 2.6e-4)
+
+
+def fold_class(length: int, inner: int) -> NumericClass:
+    """Of sums of so many values each: of neighbours in memory by the lanes of a vector, of `inner` columns beside each other in order."""
+    lanes = f"by {LANES} lanes" if inner == 1 and length >= LANES else "in order"
+    return NumericClass("sums in f64", length, lanes)
 
 
 @variant(
@@ -42,6 +49,11 @@ class ReduceLoop:
             )
 
     least = one_launch
+
+    def numerics(region, device):
+        program = program_of(region)
+        _, reduced, inner = _view(program.before.shape, program.core.axes)
+        return fold_class(reduced, inner)
 
     def cost(region, device):
         program = program_of(region)

@@ -17,7 +17,7 @@ from ..rows.row_program import Part, RowProgram, read_rows
 from ..types import BASIC, DType, TensorDesc, TensorSpec, numel, row_major
 from .costs import ARRAY_US, CALL_US, EFFICIENCY
 from .elementwise import loops_take
-from .reduce import ADD_US, ROW_US, SHORT_ROW_US
+from .reduce import ADD_US, ROW_US, SHORT_ROW_US, fold_class
 
 BLOCK_BYTES = 2**18  # half of a core's L2 cache
 
@@ -51,6 +51,10 @@ class RowsLoop:
                 )
 
     least = one_launch
+
+    def numerics(region, device):
+        program = read_rows(region)
+        return fold_class(program.length, _order(program).inner)
 
     def cost(region, device):
         program = read_rows(region)

@@ -44,8 +44,9 @@ class OverRows:
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-def drawn_gemm(draw: np.random.Generator, kind: str, most: int = 300) -> OverRows:
-    """A product of a type, with drawn sizes, layouts and epilogue; half of n and k are multiples of 8, of halves and bytes all."""
+def drawn_gemm(draw: np.random.Generator, kind: str, most: int = 300, epilogues: int = 3) -> OverRows:
+    """A product of a type, with drawn sizes and layouts, and one of so many epilogues: none, a bias, a scale with a bias and GELU. Half of the sizes of
+    f32 are multiples of 16, of other types all."""
     n, k = (int(draw.integers(9, most)) for _ in range(2))
     if kind not in ("f32", "simt f16") or draw.random() < 0.5:
         n, k = n // 16 * 16 or 16, k // 16 * 16 or 16
@@ -56,7 +57,7 @@ def drawn_gemm(draw: np.random.Generator, kind: str, most: int = 300) -> OverRow
     more: dict = {"precision": Precision[kind]} if kind.startswith("tf32") else {}
     if dtype is f8e4m3:
         more["out_dtype"] = f16
-    epilogue = int(draw.integers(3)) if dtype.itemsize > 1 else 0
+    epilogue = int(draw.integers(epilogues)) if dtype.itemsize > 1 else 0
     if epilogue:
         more.update(bias=n, act=(ActKind.none, ActKind.gelu)[epilogue - 1], alpha=(1.0, 0.375)[epilogue - 1])
 

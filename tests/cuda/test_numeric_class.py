@@ -95,6 +95,7 @@ def test_kernels_of_cuda_cores_of_one_class_give_equal_bits_on_the_host(request)
     assert not differing(rows, one, TINY, Host(), draw, 5), rows.name
 
 
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.spec("A15", "B14")
 def test_a_class_that_lies_is_found(request):
     """A kernel that divides k, as if it had the class of one that adds up in order."""
@@ -121,6 +122,31 @@ def test_maps_of_the_cpu_give_a_row_equal_bits(request):
         assert whole[rows].tobytes() == part.tobytes(), (kind, x.shape, rows)
 
 
+@pytest.mark.spec("A15", "B14")
+def test_rows_of_the_cpu_have_equal_bits_among_any_others(request):
+    """Short rows that are fed together, rows of whole vectors and of ends, rows longer than a block."""
+    draw = rng(request.node.nodeid)
+    for _ in range(40):
+        length = int(
+            draw.choice([int(2 ** draw.uniform(0, 12)), 16384 + int(draw.integers(2000))], p=[0.95, 0.05])
+        )
+        count = int(draw.integers(2, 60)) if length < 5000 else 3
+        x = draw.normal(size=(count, length)).astype(np.float32)
+        rows = [*draw.permutation(count)[: int(draw.integers(1, count + 1))]]
+        kind = str(draw.choice(["softmax", "reduce_sum", "reduce_mean"]))
+        attrs = {"axis": 1} if kind == "softmax" else {"axes": (1,)}
+
+        def run(x: np.ndarray) -> np.ndarray:
+            out = np.empty_like(x) if kind == "softmax" else np.empty(len(x), np.float32)  # noqa: B023
+            aicf.op_call(kind, [x], [out], attrs)  # noqa: B023
+            return out
+
+        assert run(x)[rows].tobytes() == run(np.ascontiguousarray(x[rows])).tobytes(), (kind, x.shape, rows)
+    softmax = nn.Model({"x": aicf.TensorSpec(("batch", 100))}, batch=3).add(nn.Softmax())
+    (region,) = aicf.explain_for(softmax, "cpu").to_json()["regions"]
+    assert region["numeric_class"]["order"] == "by 32 lanes" and region["numeric_class"]["length"] == 100
+
+
 def _on(gpu):  # noqa: F811
     return lambda case, operands: launch_case(gpu, case, operands.memory)
 
@@ -132,8 +158,8 @@ def test_gemm_kernels_of_one_class_give_equal_bits(gpu, kind, request):  # noqa:
     """Drawn products, as they are and without contraction: up to ten kernels of each, alone and among others."""
     draw = rng(request.node.nodeid)
     for number in range(3):
-        rows = drawn_gemm(draw, kind, 900)
-        rows = strict(rows) if number == 1 and kind != "fp8" else rows
+        rows = drawn_gemm(draw, kind, 900, (1, 3, 3)[number])
+        rows = strict(rows) if number == 1 and kind != "fp8" else rows  # the first has nothing to contract
         count = int(draw.integers(65, 400))
         kernels = some(classes(rows.make(count), gpu.spec), draw, 10)
         assert kernels, rows.name

@@ -15,9 +15,8 @@ from llvmlite import ir
 
 from ...rows.program import worst
 from .emit import LoopBuilder, memory_type, value_type
-from .spec import FOLD_BLOCK, HEAD, OUT, REDUCED, VALUES, WALK, WIDTH, FoldSpec
+from .spec import FOLD_BLOCK, HEAD, LANES, OUT, REDUCED, VALUES, WALK, WIDTH, FoldSpec
 
-LANES = 32
 VECTOR = 8  # elements of a row that are computed at once
 WIDTHS = 16, 4, 1  # the same of columns: as many as there are left
 

@@ -12,6 +12,7 @@ REPEATED, NEXT, APART = 0, 1, 2
 
 # Elements: small enough for the cache, large enough that where a row begins costs nothing.
 FOLD_BLOCK = 16384
+LANES = 32  # sums of a row side by side
 SCRATCH = 2 * 8 * FOLD_BLOCK  # bytes that a loop may use: a block of values and one of sums
 
 
