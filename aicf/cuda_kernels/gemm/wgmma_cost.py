@@ -25,6 +25,7 @@ from .schedule.split_k import KSplit
 from .wgmma_results import in_lines, staged, tma_sources
 from .wgmma_tiling import WgmmaTiling, k_tile
 
+SMOOTH = 2.5  # power of a mean of two times, the longer of which is not all that counts
 RATES = {
     f32: "tf32",
     f8e4m3: "f8",
@@ -48,6 +49,8 @@ class WgmmaConstants:
     flight_us, cluster_flight_us  from a K-tile's request to its arrival, as many in flight as the ring has stages; longer in clusters,
         since a stage is free when both blocks have read it
     drain_us  from a tile's last request to its last product
+    under_way_us  from a K-tile's request to the next one's in its stage, while memory is busy; least_us: of a K-tile of 64 columns, for each 64
+        rows, which tensor cores read from shared memory as well; outside: how much longer boxes take that lie outside of a
     memory  of its bandwidth, that operands are loaded and results stored at; short_rows: of that, where boxes have 128 bytes of each row of b;
         again: times the bytes, where blocks that begin together miss the same lines
     short_box_us  for each K-tile of an operand with so many rows, times what one of them is more than one of 64: where k is not contiguous, each
@@ -80,7 +83,10 @@ class WgmmaConstants:
     port: float = 110.0
     flight_us: float = 1.1
     drain_us: float = 0.3
-    memory: float = 0.86
+    memory: float = 0.92
+    under_way_us: float = 0.88
+    least_us: float = 0.13
+    outside: float = 3.0
     short_rows: float = 0.65
     mixed_widths_us: float = 0.3
     short_box_us: float = 0.8
@@ -143,14 +149,18 @@ def cost(
     share = min(1.0, tiles / device.sms)
     rate = _rate(c, tiling, p.dtype, share, crowded)
     speed = device.tflops[RATES.get(p.dtype, p.dtype.name)] * rate * 1e6 / device.sms
-    multiply = 2.0 * tiling.m * tiling.n * length / speed
     k_tiles, size = length // step, length * p.dtype.itemsize
+    multiply = 2.0 * tiling.m * tiling.n * length / speed
+    if tiling.n == ATOM:
+        multiply = max(multiply, c.least_us * k_tiles * tiling.row_blocks)
     (m, n), boxes = (
         mn_extents(region, register_operand),
         split is None and not register_operand and staged(tiling, region),
     )
     boxes = boxes if leaving is None else leaving.boxes
     a_extent, b_extent = boxed(tiling.m, m), boxed(tiling.n, n)
+    if not flat and m < tiling.m and p.dtype.itemsize == f16.itemsize and p.a_steps[-2] == 1 and m > 1:
+        a_extent += c.outside * (tiling.m - cdiv(m, ATOM) * ATOM)  # boxes of 64 that lie outside altogether
     fetch = max(
         (a_extent + b_extent) * size / c.port,
         (a_extent + b_extent / tiling.cluster) * size * _straddling(c, region, flat) * share / machine(device).l2_per_sm,
@@ -210,6 +220,9 @@ def cost(
         reached /= c.again
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     again = tiles * fetch / device.sms
+    # memory is not kept busy by few bytes under way: there is no edge between that and its bandwidth
+    under_way = loops / min(tiling.blocks, most) * c.under_way_us * k_tiles / tiling.stages(boxes)
+    memory = (memory**SMOOTH + under_way**SMOOTH) ** (1 / SMOOTH)
     limits = {"memory": memory + c.beside * again, "L2": again, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
     if tiling.cluster_split > 1:
