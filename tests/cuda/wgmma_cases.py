@@ -32,7 +32,9 @@ SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith(" split]")}
 MIXED_WIDTHS = {named(t): BY_NAME[named(t)] for t in wgmma_tiling.MIXED_WIDTHS}  # for many columns
 FEW_ROWS = {named(t): BY_NAME[named(t)] for t in wgmma_tiling.FEW_ROWS}  # and for few rows
 STREAMS = {name: v for name, v in BY_NAME.items() if name.endswith(" stream]")}
-VARIANTS = {name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *MIXED_WIDTHS, *FEW_ROWS, *STREAMS}}
+VARIANTS = {
+    name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *MIXED_WIDTHS, *FEW_ROWS, *STREAMS}
+}
 PACKED = {v.name: v for v in copied.PACKED[0]}
 CLUSTER_SPLIT = {
     name: v for name, v in VARIANTS.items() if " cluster split" in name
