@@ -12,6 +12,8 @@ AICF_FOLD_MB    mebibytes of constants that are computed while a model is read, 
 AICF_NVTX       `off` turns off the ranges that profilers show where the package `nvtx` is installed
 AICF_CACHE      `off` keeps no compiled code, kernels or loops of the host, on disk and takes none from there
 AICF_CACHE_DIR  the folder they are kept in; the user's cache folder if it is not set
+AICF_CALIBRATION  constants of predictions for this machine's GPU: a file that `aicf calibrate` wrote; `off` uses the constants of the package. If it is
+                not set, the file for the GPU in the user's data folder is used, if there is one
 AICF_PDL        where a kernel's launch may overlap the end of the kernel before it: `graph` (the default), in what is
                 captured; `on`, on streams as well, for kernels that are bound from then on; `off`, nowhere
 AICF_DEVICE     the device used when none is named: `cpu`, `cuda` or `auto` (the default)
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
@@ -36,7 +39,7 @@ from .errors import SettingError
 
 NAMES = (
     "AICF_LOGS", "AICF_LOGS_JSON", "AICF_DUMP", "AICF_CHECK", "AICF_NVTX", "AICF_CACHE", "AICF_CACHE_DIR", "AICF_PDL", "AICF_DEVICE",
-    "AICF_FOLD_MB", "AICF_PORT", "AICF_RUN", "AICF_TOKEN", "AICF_VERIFY",
+    "AICF_CALIBRATION", "AICF_FOLD_MB", "AICF_PORT", "AICF_RUN", "AICF_TOKEN", "AICF_VERIFY",
 )  # fmt: skip
 LISTS = {"AICF_CHECK": ("nan", "ops")}  # comma-separated, any of these
 CHANNELS = "select", "fusion", "plan", "capture", "cache", "tune", "ranks"
@@ -149,6 +152,22 @@ def cache_dir() -> Path | None:
     from platformdirs import user_cache_path
 
     return user_cache_path("aicf", appauthor=False)
+
+
+def calibration_file(gpu: str) -> Path | None:
+    """The file with the constants of predictions for a GPU, which may not exist; None for the constants of the package."""
+    chosen = os.environ.get("AICF_CALIBRATION", "")
+    if chosen.lower() in ("off", "0"):
+        return None
+    return Path(chosen) if chosen else own_calibration_file(gpu)
+
+
+def own_calibration_file(gpu: str) -> Path:
+    """The file of a GPU in the user's data folder."""
+    from platformdirs import user_data_path
+
+    name = re.sub(r"[^a-z0-9.]+", "-", gpu.lower())
+    return user_data_path("aicf", appauthor=False) / "calibrations" / f"{name}.json"
 
 
 def fold_bytes() -> int:

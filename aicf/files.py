@@ -37,6 +37,12 @@ def read_text(path: str | Path, what: str, hint: str, error: type[AicfError] = A
         raise error(f"{name!r} can't be the name of a file", hint=hint) from None
 
 
+def example_folder() -> Path:
+    """The folder of the example models: that of the wheel, or of the checkout."""
+    here = Path(__file__).parent
+    return next(filter(Path.is_dir, (here / "examples", here.parent / "examples")))
+
+
 @contextmanager
 def replacing(target: Path, folder: bool = False, orphans: bool = True) -> Iterator[Path]:
     """A fresh file next to the target, or a fresh folder, which replaces the target when the block ends: whoever reads sees the old one or

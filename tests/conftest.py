@@ -61,6 +61,8 @@ os.environ.setdefault(
     "AICF_CHECK", "ops"
 )  # a new op's reference is held to its scalar function wherever a test uses it
 
+os.environ.setdefault("AICF_CALIBRATION", "off")  # choices are the same on every GPU of a kind
+
 os.environ.setdefault("AICF_VERIFY", "on")  # each pass leaves a graph that the verifier accepts
 
 EVERYTHING = bool(os.environ.get("AICF_TEST_ALL"))

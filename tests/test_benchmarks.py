@@ -18,6 +18,7 @@ import pytest
 from draws.seeds import run_seed
 
 import aicf
+from aicf.calibrate import published
 from aicf.device.runtime import cuda_missing
 from aicf.device.spec import preset
 from aicf.generation.decoding import Decode
@@ -26,7 +27,7 @@ from aicf.ir import Role
 
 pytest.importorskip("benchmarks", reason="a source distribution has no benchmarks")
 
-from benchmarks import harness, published, report, results, sides
+from benchmarks import harness, report, results, sides
 from benchmarks.__main__ import main
 from benchmarks.gpts import GPT2, GPTS
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify

@@ -18,9 +18,9 @@ from rich.text import Text
 from .. import __version__, config
 from ..errors import AicfError
 from ..text import printable_streams, visible
-from . import cache, demo, doctor, dump, examples, explain, info, profile, report, run, tune
+from . import cache, calibrate, demo, doctor, dump, examples, explain, info, profile, report, run, tune
 
-COMMANDS = demo, doctor, info, explain, report, dump, run, profile, tune, examples, cache
+COMMANDS = demo, doctor, info, explain, report, dump, run, profile, tune, calibrate, examples, cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:

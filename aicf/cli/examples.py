@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AicfError
+from ..files import example_folder
 
 
 def add(commands: Any) -> None:
@@ -20,9 +21,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Those of the wheel, or of the checkout."""
-    places = (Path(__file__).parents[1] / "examples", Path(__file__).parents[2] / "examples")
-    files = sorted(next(filter(Path.is_dir, places)).glob("*.py"))
+    files = sorted(example_folder().glob("*.py"))
     if args.folder is None:
         for file in files:
             doc = ast.get_docstring(ast.parse(file.read_text())) or ""

@@ -8,6 +8,7 @@ runs on, those of H200 and H100 are in the package. A field that is a mapping, s
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -106,7 +107,7 @@ class Calibration:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             good = data["format"] == FORMAT and all(
-                isinstance(v, (int, float)) and v >= 0 for v in data["values"].values()
+                type(v) in (int, float) and 0 <= v < math.inf for v in data["values"].values()
             )
             made = Calibration(data["gpu"], data["values"], data["errors"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

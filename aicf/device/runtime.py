@@ -18,6 +18,7 @@ from ..types import TensorSpec
 from . import spec as specs
 from . import streams
 from .foreign import Foreign
+from .own_calibration import calibrated
 from .spec import DeviceSpec
 from .tensor import ALIGNMENT, Memory, Runtime, Tensor
 
@@ -77,7 +78,7 @@ class CudaRuntime(Runtime):
         self._stream_id = int(self.stream.handle)
         self._handle = driver.CUstream(self._stream_id)  # asked of the stream it is made anew each time
         self.pool = self.device.memory_resource  # made now: its pool keeps what is freed, scratch too
-        self.spec = _spec_of(self.device)
+        self.spec = calibrated(_spec_of(self.device))
 
     @property
     def stream_id(self) -> int:

@@ -16,6 +16,8 @@ from functools import cache, partial
 from typing import Any
 
 import aicf
+from aicf.calibrate.families import family
+from aicf.calibrate.published import Drawn, regions
 from aicf.device.spec import DeviceSpec, preset
 from aicf.errors import AicfError
 from aicf.registry.registry import KernelRegistry
@@ -24,7 +26,6 @@ from aicf.rows import RegionSpec
 
 from ..harness import Bench, Case, Suite
 from ..kernel_runs import KernelRuns
-from ..published import Drawn, regions
 from ..results import Row, row
 from ..stats import Stats
 from .selection import is_absurd, regret
@@ -32,12 +33,6 @@ from .selection import is_absurd, regret
 NUMBER = 400
 MOST_US = 3000.0  # of the chosen kernel, as predicted
 ABOVE = 1.01  # how many times the best's time another has to take for the best to be so alone
-FAMILIES = {
-    "gemm_codes": "products of codes",
-    "gemm": "products",
-    "attention": "attention",
-    "convolution": "convolutions",
-}  # by what an op's name begins with
 
 
 @dataclass(frozen=True)
@@ -120,11 +115,6 @@ def _measure(question: Question, bench: Bench) -> Iterator[Row]:
 # --- summary ----------------------------------------------------------------------------------------------------------
 
 
-def family(kind: str) -> str:
-    """Of an op's name, the words under which its regions are reported."""
-    return next((words for name, words in FAMILIES.items() if kind.startswith(name)), "rows, maps and others")
-
-
 def alone(times: dict[str, float]) -> str | None:
     """The kernel that no other comes near, if there is one."""
     ordered = sorted(times, key=times.__getitem__)
@@ -145,7 +135,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         return []
     families = defaultdict[str, list[Any]](list)
     for i in found:
-        families[family(i["region"]["ops"][0]["kind"]) if "region" in i else "products"].append(i)
+        families[family(op["kind"] for op in i["region"]["ops"]) if "region" in i else "products"].append(i)
     best = Counter(name for i in found if (name := alone(i["times"])) is not None)
     said = ", ".join(f"{name} {n}" for name, n in best.most_common())
     all_ = "all regions" if any("region" in i for i in found) else "all products"  # of results from before

@@ -58,8 +58,8 @@ class Bench:
         TuningError if the device can't go on: a CUDA context is lost with the kernel that broke it.
         """
         with self.runtime.current():
-            table = _Table(self, region)
-            bound: dict[str, Call] = {}
+            table = self.table(region)
+            bound: dict[str, Any] = {}
             refused: dict[str, str] = {}
             for id in kernels:
                 try:
@@ -72,7 +72,7 @@ class Bench:
                     refused[id] = fault
                 else:
                     bound[id] = call
-            samples = {id: self._sample(id, call) for id, call in bound.items()}
+            samples = {id: self.sample(id, call) for id, call in bound.items()}
             return Measured(region, self._in_turn(samples, deadline), refused)
 
     def _check_device(self, id: str, region: RegionSpec, error: Exception) -> None:
@@ -84,14 +84,18 @@ class Bench:
                 where=str(region), got=f"{error}; then {lost}",
             ) from error  # fmt: skip
 
-    def _sample(self, id: str, call: Call) -> tuple[Sample, int]:
+    def table(self, region: RegionSpec) -> Any:
+        """A region's tensors; its `verified` binds a kernel to them."""
+        return _Table(self, region)
+
+    def sample(self, id: str, call: Any) -> tuple[Sample, int]:
         """What takes one sample, and how many runs are in one."""
         if isinstance(self.runtime, CudaRuntime):
-            return _device_sample(self.runtime, call, self.registry.by_id(id).capture_safe, *self._events)
+            return _device_sample(self.runtime, call, self.registry.by_id(id).capture_safe, *self.events)
         return _host_sample(call, self._wash), 1
 
     @lazy
-    def _events(self) -> tuple[Any, Any]:
+    def events(self) -> tuple[Any, Any]:
         assert isinstance(self.runtime, CudaRuntime)
         driver, check = self.runtime.driver, self.runtime.check
         made = check(driver.cuEventCreate(0))[0], check(driver.cuEventCreate(0))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class Trial:
 
     @classmethod
     def draw(cls, region: RegionSpec, rng: np.random.Generator) -> Trial:
-        operands = tuple(_operands(region, rng))
+        operands = tuple(draw_operands(region, rng))
         wide = [
             a.astype(np.float64) if t.dtype.kind == "float" else a for a, t in zip(operands, region.operands)
         ]
@@ -84,16 +85,20 @@ def _terms(region: RegionSpec, ins: Sequence[int], outs: Sequence[int]) -> float
     return max(longest, max((t.numel for t in read), default=1) / max(region.tensors[outs[0]].numel, 1))
 
 
-def _operands(region: RegionSpec, rng: np.random.Generator) -> Iterator[np.ndarray]:
+def draw_operands(
+    region: RegionSpec, rng: np.random.Generator, most: float = math.inf
+) -> Iterator[np.ndarray]:
+    """Random values for each operand. Of one with more than `most` elements whose op accepts any values, the first `most`, in one dimension."""
     for tensor in region.inputs:
         desc = region.tensors[tensor]
         uses = [
             (schema_of(op.kind), op, n) for op in region.ops for n, t in enumerate(op.inputs) if t == tensor
         ]
-        if not uses:
-            yield plain(desc.dtype, desc.shape, rng).astype(desc.dtype.numpy)
-            continue
         declared = [use for use in uses if _declaration(*use).parameter in use[0].domains]
+        if not uses or (desc.numel > most and not declared):
+            shape = desc.shape if desc.numel <= most else (int(most),)
+            yield plain(desc.dtype, shape, rng).astype(desc.dtype.numpy)
+            continue
         schema, op, n = (declared or uses)[0]
         shapes = [None if t < 0 else region.tensors[t].shape for t in op.inputs]
         decl = _declaration(schema, op, n)

@@ -10,16 +10,18 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import aicf
-from aicf import nn
-from aicf.errors import AicfError
-from aicf.ops.schema import VIEW, schema_of
-from aicf.rows import RegionSpec
+from .. import models, nn
+from ..device.spec import DeviceSpec
+from ..errors import AicfError
+from ..files import example_folder
+from ..graph.compile import explain_for
+from ..models.quantized import quantize
+from ..ops.schema import VIEW, schema_of
+from ..rows import RegionSpec
+from ..types import TensorSpec, i32
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 DEPTH = 2
 TRANSFORMERS: dict[str, Mapping[str, Any]] = {
     "GPT-2": {"size": 768, "heads": 12},
@@ -51,7 +53,7 @@ BARREN = 50  # steps in a row without a region that is wanted, after which there
 
 
 @dataclass(frozen=True)
-class Step:
+class ModelStep:
     """One of a model: `batch` sequences of `length` tokens, or images. quantized: weights of 8 or 4 bits, "" for none."""
 
     model: str
@@ -65,15 +67,15 @@ class Step:
         feed = f"{self.batch}x{self.length}" if self.length else f"{self.batch} images"
         return f"{self.model} {self.quantized or self.policy}, {self.mode}, {feed}"
 
-    def regions(self, device: str) -> dict[RegionSpec, float]:
+    def regions(self, device: str | DeviceSpec) -> dict[RegionSpec, float]:
         """Of the plan for a device: each that a kernel runs, with its predicted microseconds; none for a step that does not fit the device."""
         layers, loss, optimizer = self._built()
         if self.quantized:
-            layers = aicf.quantize(layers, self.quantized)
-        trained = {"loss": loss, "optimizer": optimizer} if self.mode == "train" else {}
-        policy = {"policy": "f32", "precision": "tf32"} if self.policy == "tf32" else {"policy": self.policy}
+            layers = quantize(layers, self.quantized)
+        trained: dict[str, Any] = {"loss": loss, "optimizer": optimizer} if self.mode == "train" else {}
+        policy: dict[str, Any] = {"policy": "f32", "precision": "tf32"} if self.policy == "tf32" else {"policy": self.policy}
         try:
-            explanation = aicf.explain_for(layers, device, self.mode, **policy, **trained)
+            explanation = explain_for(layers, device, self.mode, **policy, **trained)
         except AicfError:
             return {}
         return {
@@ -83,12 +85,9 @@ class Step:
     def _built(self) -> tuple[nn.Model, nn.Loss, nn.Optimizer]:
         if self.model in TRANSFORMERS:
             sizes = TRANSFORMERS[self.model]
-            kind, config = (
-                (aicf.models.GPT2, aicf.models.GPT2Config)
-                if self.model.startswith("GPT")
-                else (aicf.models.Llama, aicf.models.LlamaConfig)
-            )
-            tokens = {"tokens": aicf.TensorSpec(("batch", "seq"), aicf.i32)}
+            kind: Any = models.GPT2 if self.model.startswith("GPT") else models.Llama
+            config: Any = models.GPT2Config if self.model.startswith("GPT") else models.LlamaConfig
+            tokens = {"tokens": TensorSpec(("batch", "seq"), i32)}
             layer = kind(config(depth=DEPTH, **sizes))
             return (
                 nn.Model(tokens, layer, batch=self.batch, seq=self.length),
@@ -106,13 +105,13 @@ def _is_view(region: RegionSpec) -> bool:
 
 
 def _example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"published_{name}", EXAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"published_{name}", example_folder() / f"{name}.py")
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(module)  # type: ignore[union-attr]
     return module
 
 
-def steps(seed: str) -> Iterator[Step]:
+def steps(seed: str) -> Iterator[ModelStep]:
     """Without end: models alike often, training a third of the time, and as many small batches as large ones."""
     rng = random.Random(f"steps {seed}")
     while True:
@@ -124,16 +123,16 @@ def steps(seed: str) -> Iterator[Step]:
             quantized = (
                 rng.choice(("", "", "", "int8", "int4")) if model in TRANSFORMERS and mode == "infer" else ""
             )
-            yield Step(model, mode, policy if not quantized else "bf16", tokens // length, length, quantized)
+            yield ModelStep(model, mode, policy if not quantized else "bf16", tokens // length, length, quantized)
         else:
-            yield Step(model, mode, policy, max(1, tokens // 128), 0)
+            yield ModelStep(model, mode, policy, max(1, tokens // 128), 0)
 
 
 @dataclass(frozen=True)
 class Drawn:
     """A region, with the step that has it."""
 
-    step: Step
+    step: ModelStep
     region: RegionSpec
 
     def __str__(self) -> str:
@@ -144,21 +143,29 @@ class Drawn:
 def regions(
     seed: str,
     number: int,
-    device: str,
+    device: str | DeviceSpec,
     wanted: Callable[[RegionSpec], bool] = lambda region: True,
     each: int = EACH,
 ) -> list[Drawn]:
-    """So many different regions that are wanted, at most `each` of a step, the more likely the longer they take, as predicted.
+    """So many of the regions of `endless`; the first of them are the same whatever the number."""
+    return list(islice(endless(seed, device, wanted, each), number))
 
-    The first of them are the same whatever the number.
-    """
-    rng, found, barren = random.Random(f"regions {seed}"), dict[str, Drawn](), 0
+
+def endless(
+    seed: str,
+    device: str | DeviceSpec,
+    wanted: Callable[[RegionSpec], bool] = lambda region: True,
+    each: int = EACH,
+) -> Iterator[Drawn]:
+    """Different regions that are wanted, at most `each` of a step, the more likely the longer they take, as predicted; until many steps in a
+    row have none."""
+    rng, found, barren = random.Random(f"regions {seed}"), set[str](), 0
     for step in steps(seed):
         made = {r: us for r, us in step.regions(device).items() if r.key not in found and r.nbytes <= LARGEST}
         order = sorted(made, key=lambda r: rng.random() ** (1 / made[r]), reverse=True)
-        some = list(islice(filter(wanted, order), each))
-        found |= {region.key: Drawn(step, region) for region in some}
+        some = {region.key: region for region in islice(filter(wanted, order), each)}
+        found |= some.keys()
+        yield from (Drawn(step, region) for region in some.values())
         barren = 0 if some else barren + 1
-        if len(found) >= number or barren == BARREN:
-            break
-    return list(found.values())[:number]
+        if barren == BARREN:
+            return

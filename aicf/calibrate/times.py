@@ -1,0 +1,119 @@
+"""Measured times in a file of JSON lines, one for each region, added as they come: a run that is broken off loses nothing.
+
+A line says which GPU it is of, and of each kernel the digest of its source: a kernel that has changed since is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..device.spec import DeviceSpec
+from ..errors import TuningError
+from ..files import Bad, parse_json, read_text
+from ..registry.ids import current
+from ..registry.measured import Measured, place_of
+from ..registry.registry import KernelRegistry
+from ..registry.text_digest import variant_digest
+from ..rows import RegionSpec
+from ..rows.region_file import REGION, region_of
+from .families import family
+from .fit import Sample
+
+NEXT = "aicf calibrate --output FILE writes its times into FILE's folder, as FILE.times.jsonl"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A region of a draw, with the microseconds of each kernel, and why others have none."""
+
+    draw: str
+    number: int
+    step: str
+    region: RegionSpec
+    times: Mapping[str, float] = field(hash=False)
+    refused: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def family(self) -> str:
+        return family(op.kind.name for op in self.region.ops)
+
+
+def times_file(output: Path) -> Path:
+    """The file of times that belongs to a calibration."""
+    return output.with_suffix(".times.jsonl")
+
+
+def line_of(draw: str, number: int, step: str, measured: Measured) -> Line:
+    times = {id: t.us for id, t in measured.timings.items()}
+    return Line(draw, number, step, measured.region, times, dict(measured.refused))
+
+
+def append(path: Path, line: Line, device: DeviceSpec, registry: KernelRegistry) -> None:
+    """Adds a line; what a process that was killed has left of its last one is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {
+        "gpu": _place(device), "draw": line.draw, "number": line.number, "step": line.step, "times": line.times,
+        "refused": line.refused, "kernels": {id: variant_digest(registry.by_id(id)) for id in line.times},
+        "region": line.region.to_json(),
+    }  # fmt: skip
+    with open(path, "a+b") as file:
+        file.seek(0)
+        known = file.read()
+        file.truncate(known.rfind(b"\n") + 1)
+        file.write(json.dumps(data).encode() + b"\n")
+
+
+def read(path: Path, device: DeviceSpec, registry: KernelRegistry) -> list[Line]:
+    """The lines whose kernels are today's; TuningError for a line that is none or is of another GPU. A last line without its end is left out."""
+    text = current(read_text(path, "a file of times", NEXT, TuningError))
+    found = dict[str, Line]()
+    for number, row in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+        at = f"{path}, line {number}"
+        try:
+            data = parse_json(row)
+            line = _line_of(data)
+        except (ValueError, KeyError, TypeError, AttributeError, Bad) as error:
+            raise TuningError(f"{at} is no time of aicf calibrate", got=str(error), hint=NEXT) from None
+        if data["gpu"] != _place(device):
+            raise TuningError(f"{at} is of another GPU", expected=_place(device), got=data["gpu"], hint="name another --output, or other files with --from")  # fmt: skip
+        good = all(id in registry and variant_digest(registry.by_id(id)) == d for id, d in data["kernels"].items())  # fmt: skip
+        if good:
+            found[line.region.key] = line
+    return list(found.values())
+
+
+def _line_of(data: Any) -> Line:
+    REGION(data["region"], "region")
+    times = {str(id): float(us) for id, us in data["times"].items()}
+    if not all(0 < us < float("inf") for us in times.values()) or times.keys() != data["kernels"].keys():
+        raise ValueError("times are microseconds above 0, each of a kernel with a digest")
+    region = region_of(data["region"], "region")
+    return Line(str(data["draw"]), int(data["number"]), str(data["step"]), region, times, dict(data["refused"]))
+
+
+def _place(device: DeviceSpec) -> str:
+    return place_of(device.name, device.target, device.sms)
+
+
+def halves(lines: Iterable[Line], seed: str) -> tuple[list[Line], list[Line]]:
+    """(what is fitted, what is held out): of each family's regions every other one, from the first or the second on, which is drawn."""
+    by_family = defaultdict[str, list[Line]](list)
+    for line in sorted(lines, key=lambda line: (line.draw, line.number, line.region.key)):
+        if len(line.times) > 1:
+            by_family[line.family].append(line)
+    fitted, held = list[Line](), list[Line]()
+    for name, some in sorted(by_family.items()):
+        first = random.Random(f"halves {seed} {name}").randrange(2)
+        fitted += some[first::2]
+        held += some[1 - first :: 2]
+    return fitted, held
+
+
+def samples(lines: Sequence[Line]) -> list[Sample]:
+    return [Sample(line.region, line.times) for line in lines]

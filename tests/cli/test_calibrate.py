@@ -1,0 +1,330 @@
+"""`aicf calibrate`: constants are fitted to times of half of a draw, judged by the other half, and kept in files that later runs find."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from draws.seeds import run_number, run_seed
+from registry.synthetic import region
+
+import aicf
+from aicf import config
+from aicf.calibrate import command
+from aicf.calibrate.fit import judge
+from aicf.calibrate.measure import ColdBench
+from aicf.calibrate.result import ALL, calibrated
+from aicf.calibrate.session import candidates
+from aicf.calibrate.times import Line, append, halves, read, samples, times_file
+from aicf.cli import main
+from aicf.device import own_calibration
+from aicf.device.calibration import DEFAULT, FAMILIES, SHIPPED, Calibration, names
+from aicf.device.runtime import cuda_missing, runtime
+from aicf.device.spec import PRESETS, constants, preset
+from aicf.errors import DeviceError, TuningError
+from aicf.registry.measured import Measured, Timing
+from aicf.registry.registry import KernelRegistry
+
+H200 = replace(preset("h200"), calibration=DEFAULT)
+FITTED = "machine", "gemm.mma", "gemm.simt"
+
+
+@pytest.fixture(autouse=True)
+def user_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(config, "own_calibration_file", lambda gpu: tmp_path / "data" / f"{gpu}.json")
+    monkeypatch.setenv("AICF_CALIBRATION", "")
+    monkeypatch.setenv("COLUMNS", "200")
+    own_calibration._read.cache_clear()
+    yield
+    own_calibration._read.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def registry() -> KernelRegistry:
+    """Kernels of products whose predictions take microseconds."""
+    taken = "cuda.gemm_mma", "cuda.gemm_simt"
+    return KernelRegistry(v for v in aicf.default_registry() if v.id.startswith(taken))
+
+
+def products(rng: np.random.Generator, count: int, registry: KernelRegistry) -> list:
+    """Drawn products in bf16 with a choice among kernels."""
+    found = {}
+    for _ in range(100 * count):
+        if len(found) == count:
+            break
+        m, n, k = (8 * int(2 ** rng.uniform(0, 9)) for _ in range(3))
+        r = region("gemm", (m, k), (k, n), device="cuda", dtype="bf16")
+        if len(candidates(r, H200, registry)) > 1:
+            found[r.key] = SimpleNamespace(region=r, step="a drawn product")
+    return list(found.values())
+
+
+def hidden(rng: np.random.Generator) -> Calibration:
+    """A GPU whose constants are others: each by up to three times or a third."""
+    values = {n: v * math.exp(rng.uniform(-1.2, 1.2)) for n, v in names() if n.startswith(FITTED)}
+    return Calibration("h200", values)
+
+
+class Machine:
+    """A bench whose times are the predictions with hidden constants, and whose clock is one second further after each region."""
+
+    def __init__(self, registry: KernelRegistry, calibration: Calibration, breaks_at: int = -1) -> None:
+        self.registry, self.device = registry, replace(H200, calibration=calibration)
+        self.measured, self.breaks_at, self.now = [], breaks_at, 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def prepare(self, kernels) -> None:
+        pass
+
+    def region(self, region, ids, deadline) -> Measured:
+        self.now += 1.0
+        if len(self.measured) == self.breaks_at:
+            raise TuningError("a kernel broke the device, nothing more can be measured in this process")
+        self.measured.append(region)
+        return Measured(
+            region, {id: Timing(self.registry.by_id(id).predicted(region, self.device)[1]) for id in ids}
+        )
+
+
+def session(tmp_path: Path, registry, regions, monkeypatch, draw: str = "words") -> command.Session:
+    monkeypatch.setattr(command, "drawn", lambda *asked: iter(regions))
+    return command.Session(H200, registry, draw, tmp_path / "out" / "h200.json")
+
+
+def lines_of(regions, machine: Machine) -> list[Line]:
+    rows = [
+        (n, r.region, machine.region(r.region, candidates(r.region, H200, machine.registry), 0.0))
+        for n, r in enumerate(regions)
+    ]
+    return [
+        Line("words", n, "a step", r, {id: t.us for id, t in m.timings.items()}) for n, r, m in rows
+    ]
+
+
+# --- fitting ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A7", "B8")
+def test_fitted_constants_choose_better_on_regions_that_were_not_fitted(registry):
+    rng = np.random.default_rng(run_number())
+    regions = products(rng, 20, registry)
+    drawn = [lines_of(regions, Machine(registry, hidden(rng))) for _ in range(8)]
+    # the GPU for which the constants in use choose worst
+    lines = max(drawn, key=lambda some: judge(samples(halves(some, run_seed())[1]), H200, registry).regret)
+    result = calibrated(lines, H200, registry, run_seed())
+    was, now = result.before[ALL], result.after[ALL]
+    assert now.off < was.off, f"seed {run_seed()}: predictions are off by {was.off}, then {now.off}"
+    assert now.regret < was.regret, f"seed {run_seed()}: regret {was.regret}, then {now.regret}"
+    assert result.improved and result.calibration.values
+    assert (result.fitted, result.held) == (10, 10)
+    assert result.calibration.gpu == "h200"
+    assert result.calibration.errors["products"]["off"] == round(result.after["products"].off, 4)
+
+
+def test_constants_that_are_right_stay(registry, tmp_path, capsys):
+    """Times are the predictions, so no other constants can do better."""
+    machine = Machine(registry, DEFAULT)
+    result = calibrated(lines_of(products(np.random.default_rng(3), 4, registry), machine), H200, registry, "x")
+    assert not result.improved and result.calibration.values == {}
+    run = command.Session(H200, registry, "x", tmp_path / "h200.json")
+    run._report(result, as_json=False)
+    text = capsys.readouterr().out
+    assert "predictions off by" in text and "the file has the old ones" in text and f"AICF_CALIBRATION={run.output}" in text
+    assert result.before[ALL].regret == result.before[ALL].off == 0.0
+
+
+def test_halves_share_no_region_and_have_all_families():
+    rng = np.random.default_rng(run_number())
+    kinds = [("gemm", ((8, 8), (8, 8))), ("relu", ((8, 8),)), ("softmax", ((8, 8),))]
+    lines = [
+        Line("d", 3 * n + i, "", region(kind, *[tuple(8 * (n + 1) for _ in s) for s in shapes], device="cuda"), {"a": 1.0, "b": 2.0})
+        for n in range(12)
+        for i, (kind, shapes) in enumerate(kinds)
+    ]  # fmt: skip
+    shuffled = [lines[i] for i in rng.permutation(len(lines))]
+    fitted, held = halves(shuffled, "seed")
+    assert {x.region.key for x in fitted}.isdisjoint(x.region.key for x in held)
+    assert len(fitted) + len(held) == len(lines)
+    for family in {line.family for line in lines}:
+        counts = [sum(x.family == family for x in half) for half in (fitted, held)]
+        assert abs(counts[0] - counts[1]) <= 1
+    assert halves(lines, "seed") == (fitted, held), "the order of the lines does not matter"
+    assert any(halves(lines, f"seed {n}")[0] != fitted for n in range(8)), "another seed draws other halves"
+
+
+# --- the command --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_broken_off_goes_on_and_its_file_is_found(tmp_path, monkeypatch, registry, capsys):
+    rng = np.random.default_rng(run_number())
+    regions, constants_ = products(rng, 12, registry), hidden(rng)
+    run = session(tmp_path, registry, regions, monkeypatch)
+    first = Machine(registry, constants_, breaks_at=5)
+    with pytest.raises(TuningError, match="broke the device"):
+        run.measure(first, 100.0)
+    assert len(run.times.read_text().splitlines()) == 6
+    with run.times.open("a") as file:
+        file.write('{"gpu": "h2')  # a process that was killed
+    second = Machine(registry, constants_)
+    assert run.measure(second, 100.0) == 6
+    assert [r.key for r in second.measured] == [d.region.key for d in regions[6:]]
+    assert run.measure(Machine(registry, constants_), 100.0) == 0
+    capsys.readouterr()
+    assert run.finish([], as_json=True) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["regions"] == {"fitted": 6, "held_out": 5} or said["regions"] == {"fitted": 5, "held_out": 6}
+    found = Calibration.load(run.output)
+    assert json.loads(run.output.read_text())["draw"] == "words" and found.gpu == "h200"
+    assert bool(found.values) == said["improved"] and set(found.errors) == {ALL, "products"}
+    monkeypatch.setenv("AICF_CALIBRATION", str(run.output))
+    assert own_calibration.calibrated(H200).calibration == found
+
+
+def test_measuring_ends_when_the_time_is_up(tmp_path, monkeypatch, registry):
+    from aicf.calibrate.session import measure
+
+    machine, kept = Machine(registry, DEFAULT), []
+    regions = products(np.random.default_rng(5), 9, registry)
+    count = measure(
+        iter(regions), "w", frozenset(), H200, registry, machine, 3.0, kept.append, clock=machine.clock
+    )
+    assert count == len(kept) == 3 and [k.number for k in kept] == [0, 1, 2]
+
+
+def test_too_few_regions_are_refused_with_what_goes_on(tmp_path, monkeypatch, registry):
+    run = session(tmp_path, registry, products(np.random.default_rng(7), 4, registry), monkeypatch)
+    run.measure(Machine(registry, DEFAULT), 100.0)
+    with pytest.raises(TuningError, match="too few regions are measured: 4 regions") as caught:
+        run.finish([])
+    assert "--draw" in str(caught.value) and not run.output.exists()
+
+
+def test_times_of_other_files_are_fitted_too_and_those_of_another_gpu_refused(tmp_path, registry):
+    regions = products(np.random.default_rng(9), 3, registry)
+    lines = lines_of(regions, Machine(registry, DEFAULT))
+    path = tmp_path / "t.times.jsonl"
+    for line in lines:
+        append(path, line, H200, registry)
+    assert {x.region.key: x.times for x in read(path, H200, registry)} == {x.region.key: x.times for x in lines}
+    run = command.Session(H200, registry, "other", tmp_path / "o.json")
+    assert len(run.lines([path])) == 3
+    with pytest.raises(TuningError, match="line 1 is of another GPU"):
+        read(path, preset("h100"), registry)
+    changed = path.read_text().splitlines()
+    data = json.loads(changed[1])
+    data["kernels"] = dict.fromkeys(data["kernels"], "0" * 16)
+    path.write_text("\n".join([changed[0], json.dumps(data), changed[2]]) + "\n")
+    assert len(read(path, H200, registry)) == 2, "times of a kernel with another text are measured again"
+    path.write_text(changed[0] + "\n{}\n")
+    with pytest.raises(TuningError, match="line 2 is no time"):
+        read(path, H200, registry)
+
+
+def test_regions_run_on_the_bench_without_references():
+    cpu = runtime("cpu")
+    bench = ColdBench(cpu, aicf.default_registry(), np.random.default_rng(0))
+    r = region("add", (64, 33), (64, 33))
+    ids = [c.variant.id for c in aicf.registry.select.select(r, cpu.spec, bench.registry).ranked]
+    found = bench.region(r, ids, 0.0)
+    assert set(found.timings) == set(ids) and not found.refused
+
+
+@pytest.mark.skipif(not cuda_missing(), reason="there is a GPU here")
+@pytest.mark.parametrize("device, said", [((), "a CUDA device"), (("--device", "cpu"), "cpu is no CUDA device")])
+def test_without_a_gpu_the_command_says_what_it_needs(device, said, capsys):
+    assert main(["calibrate", *device]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "aicf doctor" in err
+
+
+# --- files --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_calibration_is_read_back_as_it_was_written(tmp_path):
+    rng = np.random.default_rng(run_number())
+    made = replace_errors(hidden(rng))
+    made.save(tmp_path / "deep" / "x.json", draw="words")
+    back = Calibration.load(tmp_path / "deep" / "x.json")
+    assert (back.gpu, back.values, back.errors) == (made.gpu, made.values, made.errors) and back == made
+
+
+def replace_errors(calibration: Calibration) -> Calibration:
+    return Calibration(calibration.gpu, calibration.values, {ALL: {"regions": 3, "off": 0.1}})
+
+
+def test_every_constant_of_every_family_can_be_calibrated():
+    """A value by its name changes that constant and no other."""
+    list(aicf.default_registry())  # loads all kernels
+    usual = dict(names())
+    assert len(usual) > 50
+    for name, value in usual.items():
+        other = Calibration("x", {name: 2 * value + 1})
+        family = max((f for f in FAMILIES if name.startswith(f + ".")), key=len)
+        now = {
+            f"{family}.{k}": v
+            for k, v in flattened(constants(FAMILIES[family], replace(H200, calibration=other)))
+        }
+        was = {n: v for n, v in usual.items() if n in now}
+        assert {n for n in now if now[n] != was[n]} == {name}
+
+
+def flattened(record):
+    for name, value in vars(record).items():
+        if hasattr(value, "items"):
+            yield from ((f"{name}.{key}", v) for key, v in value.items())
+        else:
+            yield name, value
+
+
+def test_calibrations_of_the_package_name_constants_that_exist():
+    list(aicf.default_registry())
+    known = {name for name, _ in names()}
+    found = sorted(SHIPPED.glob("*.json"))
+    assert {path.stem for path in found} == {"h100", "h200"}
+    for path in found:
+        shipped = Calibration.load(path)
+        assert shipped.gpu == path.stem and shipped.gpu in PRESETS
+        assert shipped.values.keys() <= known, f"{path.name}: {sorted(shipped.values.keys() - known)}"
+
+
+def test_the_file_of_the_user_s_folder_is_found_and_off_uses_the_package_s(tmp_path, monkeypatch):
+    own = Calibration("h200", {"machine.trip_us": 0.5})
+    assert own_calibration.calibrated(H200) == H200, "there is no file"
+    own_calibration._read.cache_clear()
+    own.save(config.own_calibration_file("h200"))
+    assert own_calibration.calibrated(H200).calibration == own
+    assert own_calibration.calibrated(preset("h100")) == preset("h100")
+    monkeypatch.setenv("AICF_CALIBRATION", "off")
+    assert own_calibration.calibrated(H200) == H200
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", '{"format": "other"}', '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": "1"}}',
+    '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": -1}}',
+    '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": NaN}}',
+    '{"format": "aicf-calibration", "gpu": "h100", "errors": {}, "values": {}}', None,
+])  # fmt: skip
+def test_a_broken_file_is_ignored_with_one_warning(tmp_path, monkeypatch, caplog, text):
+    path = tmp_path / "broken.json"
+    if text is not None:
+        path.write_text(text)
+        with pytest.raises(DeviceError) if "h100" not in text else pytest.MonkeyPatch.context():
+            Calibration.load(path)
+    monkeypatch.setenv("AICF_CALIBRATION", str(path))
+    with caplog.at_level(logging.WARNING, logger="aicf.select"):
+        assert own_calibration.calibrated(H200) == own_calibration.calibrated(H200) == H200
+    (record,) = caplog.records
+    assert "the calibration is ignored" in record.message and "aicf calibrate" in record.message
+
+
+def test_a_calibration_s_times_lie_next_to_it():
+    assert times_file(Path("a/h200.json")) == Path("a/h200.times.jsonl")
