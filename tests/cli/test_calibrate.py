@@ -114,20 +114,40 @@ def lines_of(regions, machine: Machine) -> list[Line]:
 
 
 @pytest.mark.spec("A7", "B8")
-def test_fitted_constants_choose_better_on_regions_that_were_not_fitted(registry):
-    rng = np.random.default_rng(run_number())
-    regions = products(rng, 20, registry)
-    drawn = [lines_of(regions, Machine(registry, hidden(rng))) for _ in range(8)]
-    # the GPU for which the constants in use choose worst
-    lines = max(drawn, key=lambda some: judge(samples(halves(some, run_seed())[1]), H200, registry).regret)
-    result = calibrated(lines, H200, registry, run_seed())
+def test_fitted_constants_are_better_on_regions_that_were_not_fitted(registry):
+    """On a drawn GPU predictions come nearer; on one for which the constants in use choose badly, choices are better."""
+    for badly, seed in ((False, run_number()), (True, chosen_badly(registry))):
+        machine, regions = of_seed(seed, registry)
+        result = calibrated(lines_of(regions, machine), H200, registry, "halves")
+        check_result(result, badly)
+
+
+def of_seed(seed: int, registry: KernelRegistry) -> tuple[Machine, list]:
+    rng = np.random.default_rng(seed)
+    return Machine(registry, hidden(rng)), products(rng, 20, registry)
+
+
+def chosen_badly(registry: KernelRegistry) -> int:
+    """The first seed whose regions that are not fitted have a regret of more than 5 %."""
+    for seed in range(7, 50):
+        machine, regions = of_seed(seed, registry)
+        _, held = halves(lines_of(regions, machine), "halves")
+        if judge(samples(held), H200, registry).regret > 0.05:
+            return seed
+    raise AssertionError("no drawn GPU is chosen for badly")
+
+
+def check_result(result, badly: bool) -> None:
     was, now = result.before[ALL], result.after[ALL]
     assert now.off < was.off, f"seed {run_seed()}: predictions are off by {was.off}, then {now.off}"
-    assert now.regret < was.regret, f"seed {run_seed()}: regret {was.regret}, then {now.regret}"
-    assert result.improved and result.calibration.values
+    if badly:
+        assert now.regret < was.regret, f"seed {run_seed()}: regret {was.regret}, then {now.regret}"
+    assert result.improved == (now.regret <= was.regret), "no other constants are written where choices are worse"
+    assert bool(result.calibration.values) == result.improved
     assert (result.fitted, result.held) == (10, 10)
     assert result.calibration.gpu == "h200"
-    assert result.calibration.errors["products"]["off"] == round(result.after["products"].off, 4)
+    written = result.after if result.improved else result.before
+    assert result.calibration.errors["products"]["off"] == round(written["products"].off, 4)
 
 
 def test_constants_that_are_right_stay(registry, tmp_path, capsys):
