@@ -55,9 +55,9 @@ def drawn_gemm(draw: np.random.Generator, kind: str, most: int = 300, epilogues:
     if dtype.itemsize == 1 or kind == "tf32":
         trans_a, trans_b = False, True
     more: dict = {"precision": Precision[kind]} if kind.startswith("tf32") else {}
-    if dtype is f8e4m3:
-        more["out_dtype"] = f16
     epilogue = int(draw.integers(epilogues)) if dtype.itemsize > 1 else 0
+    if dtype is f8e4m3 or (dtype is f16 and not epilogue):
+        more["out_dtype"] = f32  # all bits of the sums
     if epilogue:
         more.update(bias=n, act=(ActKind.none, ActKind.gelu)[epilogue - 1], alpha=(1.0, 0.375)[epilogue - 1])
 
