@@ -13,7 +13,6 @@ import numpy as np
 from rich.console import Console
 
 from .. import __version__, config
-
 from ..device.runtime import cuda_missing, runtime
 from ..device.spec import DeviceSpec
 from ..dispatch import default_registry
