@@ -32,7 +32,7 @@ from aicf.registry.measured import Measured, Timing
 from aicf.registry.registry import KernelRegistry
 
 H200 = replace(preset("h200"), calibration=DEFAULT)
-FITTED = "machine", "gemm.mma", "gemm.simt"
+FITTED = "machine", "gemm."
 
 
 @pytest.fixture(autouse=True)
@@ -348,3 +348,24 @@ def test_a_broken_file_is_ignored_with_one_warning(tmp_path, monkeypatch, caplog
 
 def test_a_calibration_s_times_lie_next_to_it():
     assert times_file(Path("a/h200.json")) == Path("a/h200.times.jsonl")
+
+
+# --- plans that were saved ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("A7")
+def test_a_product_that_is_split_otherwise_under_another_calibration_has_another_workspace():
+    """A plan is refused where a kernel's workspace is not the plan's: that finds each kernel that is launched otherwise than when it was saved."""
+    rng, registry, split = np.random.default_rng(run_number()), aicf.default_registry(), 0
+    for n in range(12):
+        m, k, columns = (8 * int(2 ** rng.uniform(0, 9)) for _ in range(3))
+        r = region("gemm", (m, k), (k, columns), device="cuda", dtype=("bf16", "f32")[n % 2])
+        other = replace(H200, calibration=hidden(rng))
+        for v in registry.variants(r.kind):
+            if v.supported(r, H200) is None and v.supported(r, other) is None:
+                launches = [[(x.grid, x.block, x.cluster) for x in v.build(r, d)] for d in (H200, other)]
+                workspaces = [v.query_workspace(r, d) for d in (H200, other)]
+                if launches[0] != launches[1]:
+                    split += 1
+                    assert workspaces[0] != workspaces[1], f"seed {run_seed()}: {v.id} on {r}"
+    assert split, f"seed {run_seed()}: no kernel is launched otherwise"

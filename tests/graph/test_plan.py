@@ -343,7 +343,9 @@ def test_a_bound_plan_keeps_the_arena_in_which_its_steps_have_workspaces(monkeyp
         return memory
 
     loader = KernelLoader(program.registry, program.runtime)
-    bind = loader.bind
+    bind, step = loader.bind, program.plan.steps[n]
+    uses = {(step.kernel_id, step.region): 12_345}
+    monkeypatch.setattr(loader, "workspace", lambda *kernel: uses.get(kernel, 0))
     monkeypatch.setattr(loader, "bind", lambda *args: given.append(args[-1]) or bind(*args))
     monkeypatch.setattr(program.runtime, "allocate", seen)
     bound = Executor(program.runtime, loader).bind(
@@ -361,19 +363,23 @@ def test_a_bound_plan_keeps_the_arena_in_which_its_steps_have_workspaces(monkeyp
 
 
 @pytest.mark.spec("B14")
-def test_a_kernel_that_needs_more_workspace_than_its_plan_has_is_refused(monkeypatch):
+@pytest.mark.parametrize("needed, has", [(4, 0), (0, 256), (256, 512)])
+def test_a_kernel_whose_workspace_is_not_that_of_its_plan_is_refused(monkeypatch, needed, has):
+    """Less is refused as more is: the kernel splits its sums otherwise than when the plan was saved, and its bits are others."""
     program = trainer()
+    first, *rest = program.plan.steps
+    at = program.plan.arena_bytes
+    step = replace(first, workspace=Workspace(at, has)) if has else first
+    plan = replace(program.plan, steps=(step, *rest), arena_bytes=at + has)
     loader = KernelLoader(program.registry, program.runtime)
-    monkeypatch.setattr(loader, "workspace", lambda kernel_id, region: 4 * (kernel_id == "cpu.gemm_blas.v3"))
-    with pytest.raises(AicfError, match="too little workspace") as caught:
+    monkeypatch.setattr(loader, "workspace", lambda id, region: needed * (id == "cpu.gemm_blas.v3"))
+    with pytest.raises(AicfError, match="another workspace") as caught:
         Executor(program.runtime, loader).bind(
-            program.plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables
+            plan, {"x": rows_of(4, 5), "y": np.arange(4) % 3}, program.variables
         )
     told = str(caught.value)
-    assert (
-        "expected: 4 bytes\n  got: 0\n  at: step 0: cpu.gemm_blas.v3" in told
-        and "compile the model again" in told
-    )
+    assert f"expected: {needed} bytes\n  got: {has}\n  at: step 0: cpu.gemm_blas.v3" in told
+    assert "compile the model again" in told and "calibration" in told
 
 
 @pytest.mark.spec("B14")

@@ -195,11 +195,12 @@ class Executor:
         """The part of the arena that the plan gives to a kernel."""
         given = step.workspace.nbytes if step.workspace else 0
         needed = self.loader.workspace(step.kernel_id, step.region)
-        if needed > given and any(t.numel for t in step.region.results):
+        if needed != given and any(t.numel for t in step.region.results):
+            # more or less of it: a sum is split otherwise, and its bits are others than those of the plan that was saved
             raise VerifyError(
-                "the plan has too little workspace", where=f"step {n}: {step.kernel_id}",
+                "the plan has another workspace than its kernel uses", where=f"step {n}: {step.kernel_id}",
                 expected=f"{needed} bytes", got=given,
-                hint="compile the model again: kernels have changed since it was saved",
+                hint="compile the model again: kernels, or the calibration of the GPU, have changed since it was saved",
             )  # fmt: skip
         if step.workspace is None:
             return None
