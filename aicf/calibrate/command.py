@@ -90,7 +90,9 @@ class Session:
                 hint=f"aicf calibrate --draw {json.dumps(self.draw)} --minutes {max(3, 2 * minutes):g} goes on from here",
             )  # fmt: skip
         with progress("fitting") as advance:
-            result = calibrated(lines, self.device, self.registry, self.draw, lambda text: advance(0, None, text))
+            result = calibrated(
+                lines, self.device, self.registry, self.draw, lambda text: advance(0, None, text)
+            )
         result.calibration.save(
             self.output, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()
         )
@@ -99,7 +101,12 @@ class Session:
 
     def _report(self, result: Result, as_json: bool) -> None:
         if as_json:
-            data = {**result.to_json(), "draw": self.draw, "output": str(self.output), "times": str(self.times)}
+            data = {
+                **result.to_json(),
+                "draw": self.draw,
+                "output": str(self.output),
+                "times": str(self.times),
+            }
             print(json.dumps(data, indent=1, sort_keys=True))
             return
         self.console.print(result)

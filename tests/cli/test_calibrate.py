@@ -105,9 +105,7 @@ def lines_of(regions, machine: Machine) -> list[Line]:
         (n, r.region, machine.region(r.region, candidates(r.region, H200, machine.registry), 0.0))
         for n, r in enumerate(regions)
     ]
-    return [
-        Line("words", n, "a step", r, {id: t.us for id, t in m.timings.items()}) for n, r, m in rows
-    ]
+    return [Line("words", n, "a step", r, {id: t.us for id, t in m.timings.items()}) for n, r, m in rows]
 
 
 # --- fitting ------------------------------------------------------------------------------------------------------------
@@ -142,7 +140,9 @@ def check_result(result, badly: bool) -> None:
     assert now.off < was.off, f"seed {run_seed()}: predictions are off by {was.off}, then {now.off}"
     if badly:
         assert now.regret < was.regret, f"seed {run_seed()}: regret {was.regret}, then {now.regret}"
-    assert result.improved == (now.regret <= was.regret), "no other constants are written where choices are worse"
+    assert result.improved == (now.regret <= was.regret), (
+        "no other constants are written where choices are worse"
+    )
     assert bool(result.calibration.values) == result.improved
     assert (result.fitted, result.held) == (10, 10)
     assert result.calibration.gpu == "h200"
@@ -153,12 +153,18 @@ def check_result(result, badly: bool) -> None:
 def test_constants_that_are_right_stay(registry, tmp_path, capsys):
     """Times are the predictions, so no other constants can do better."""
     machine = Machine(registry, DEFAULT)
-    result = calibrated(lines_of(products(np.random.default_rng(3), 4, registry), machine), H200, registry, "x")
+    result = calibrated(
+        lines_of(products(np.random.default_rng(3), 4, registry), machine), H200, registry, "x"
+    )
     assert not result.improved and result.calibration.values == {}
     run = command.Session(H200, registry, "x", tmp_path / "h200.json")
     run._report(result, as_json=False)
     text = capsys.readouterr().out
-    assert "predictions off by" in text and "the file has the old ones" in text and f"AICF_CALIBRATION={run.output}" in text
+    assert (
+        "predictions off by" in text
+        and "the file has the old ones" in text
+        and f"AICF_CALIBRATION={run.output}" in text
+    )
     assert result.before[ALL].regret == result.before[ALL].off == 0.0
 
 
@@ -234,7 +240,9 @@ def test_times_of_other_files_are_fitted_too_and_those_of_another_gpu_refused(tm
     path = tmp_path / "t.times.jsonl"
     for line in lines:
         append(path, line, H200, registry)
-    assert {x.region.key: x.times for x in read(path, H200, registry)} == {x.region.key: x.times for x in lines}
+    assert {x.region.key: x.times for x in read(path, H200, registry)} == {
+        x.region.key: x.times for x in lines
+    }
     run = command.Session(H200, registry, "other", tmp_path / "o.json")
     assert len(run.lines([path])) == 3
     with pytest.raises(TuningError, match="line 1 is of another GPU"):
@@ -259,7 +267,9 @@ def test_regions_run_on_the_bench_without_references():
 
 
 @pytest.mark.skipif(not cuda_missing(), reason="there is a GPU here")
-@pytest.mark.parametrize("device, said", [((), "a CUDA device"), (("--device", "cpu"), "cpu is no CUDA device")])
+@pytest.mark.parametrize(
+    "device, said", [((), "a CUDA device"), (("--device", "cpu"), "cpu is no CUDA device")]
+)
 def test_without_a_gpu_the_command_says_what_it_needs(device, said, capsys):
     assert main(["calibrate", *device]) == 2
     err = capsys.readouterr().err
