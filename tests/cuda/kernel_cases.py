@@ -305,12 +305,19 @@ OF_KEYS: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
 
 
 MMA_ATTENTION, MMA_ATTENTION_GRAD = "cuda.attention_mma.v1", "cuda.attention_grad_mma.v1"
+TURING_ATTENTION, TURING_ATTENTION_GRAD = "cuda.attention_turing.v1", "cuda.attention_grad_turing.v1"
 
 
 def mma_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case]:
+    """Of both architectures' kernels, where they accept the region."""
+    forward, backward = attention(*shapes, **asked), attention_grad(*shapes, **asked)
+    made = [Case(v, forward, tolerance) for v in (MMA_ATTENTION, TURING_ATTENTION)]
+    made += [Case(v, backward, 5 * tolerance) for v in (MMA_ATTENTION_GRAD, TURING_ATTENTION_GRAD)]
+    turing = TURING_ATTENTION, TURING_ATTENTION_GRAD
     return [
-        Case(MMA_ATTENTION, attention(*shapes, **asked), tolerance),
-        Case(MMA_ATTENTION_GRAD, attention_grad(*shapes, **asked), 5 * tolerance),
+        c
+        for c in made
+        if c.variant not in turing or VARIANTS[c.variant].supported(c.region, preset("h200")) is None
     ]
 
 

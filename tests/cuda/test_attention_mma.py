@@ -1,4 +1,4 @@
-"""Attention by mma.sync on a model of an Ampere multiprocessor: what it computes, whatever the order in which copies arrive, and that nothing
+"""Attention by mma.sync on a model of a Turing or Ampere multiprocessor: what it computes, whatever the order in which copies arrive, and that nothing
 is read before a barrier says so. See machines/mma_machine.py."""
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import pytest
 from kernel_cases import (
     MMA_ATTENTION,
     MMA_ATTENTION_GRAD,
+    TURING_ATTENTION,
+    TURING_ATTENTION_GRAD,
     VARIANTS,
     Case,
     assert_close,
@@ -24,7 +26,7 @@ from test_fused_maps import fresh_seed
 
 from aicf.device.spec import DeviceSpec, preset
 from aicf.rows import RegionSpec
-from aicf.types import bf16, f16, f32
+from aicf.types import DType, bf16, f16, f32
 
 A100 = preset("a100")
 
@@ -56,6 +58,7 @@ SHAPES = (
     ((2, 65, 36), (2, 66, 36), {"bias": (65, 66), "softcap": 2.0, "scale": -0.3}, bf16),
     ((1, 20, 256), (1, 70, 256), {"causal": True, "alignment": 4}, f16),
     ((2, 20, 16), (2, 70, 16), {"causal": True, "mask": (70,), "scale": 0.0}, f16),
+    ((1, 2, 40, 72), (1, 1, 70, 72), {"window": 40, "dv": 20, "bias": (40, 70), "softcap": 2.0}, f16),
 )
 CASES = [
     case
@@ -76,7 +79,7 @@ def test_agrees_with_the_reference(case):
 
 @pytest.mark.sample(1, pool="on the model")
 @pytest.mark.spec("F2")
-@pytest.mark.parametrize("case", CASES[2:4], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c.region.operands[-1].dtype is DType.bool][:4], ids=str)
 def test_a_missing_barrier_is_noticed(case):
     with pytest.raises(Wrong, match="no barrier says"):
         on_machine(case, operands_for(case).arrays, 0, barriers=False)
@@ -122,6 +125,25 @@ def test_it_is_chosen_for_halves_but_where_hopper_s_own_kernels_take_them(gpu):
         assert "plain" in chosen(make(q, q), device)
     one = attention((4, 8, 1, 64), (4, 8, 3000, 64), dtype=bf16, ragged=True)
     assert chosen(one, device) == "cuda.attention_decode.v1"
+
+
+@pytest.mark.spec("F2")
+def test_turing_attends_in_f16_on_tensor_cores():
+    t4, q = preset("t4"), (4, 8, 1000, 64)
+    for make, of in ((attention, TURING_ATTENTION), (attention_grad, TURING_ATTENTION_GRAD)):
+        assert chosen(make(q, q, dtype=f16, causal=True), t4) == of
+        assert chosen(make(q, q, dtype=f16, mask=(1000,)), t4) == of
+        assert "plain" in chosen(make(q, q, dtype=bf16), t4) and "plain" in chosen(make(q, q), t4)
+        reject = VARIANTS[of].supported(make(q, q, dtype=bf16), t4)
+        assert str(reject) == "q is bf16, needs f16 on tensor cores before sm_80"
+        for gpu in ("a100", "rtx4090", "h200"):
+            assert chosen(make(q, q, dtype=f16, causal=True), preset(gpu)) != of
+        for d, dv, more in itertools.product((16, 64, 100, 128, 192), (16, 128), ({}, {"mask": (90,)})):
+            r = make((2, 70, d), (2, 90, d), dv=dv, dtype=f16, **more)
+            if VARIANTS[of].supported(r, t4) is None:
+                assert all(launch.shared <= t4.shared_per_block for launch in VARIANTS[of].build(r, t4))
+            else:
+                assert d == 192 and make is attention_grad
 
 
 @pytest.mark.spec("F2")

@@ -185,10 +185,13 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
     "wait": ("barrier.cluster.wait.acquire.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _wait_in_cluster),
     "exp2": ("ex2.approx.ftz.f32 ", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), _power_of_two),
     "max": ("max.NaN.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), _greater),
+    "fmax": ("max.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), lambda x, y: float(np.fmax(x, y))),
     "tanh": ("{\n.reg .f32 x, t;", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), lambda x: float(np.tanh(np.float32(x)))),
     "erfc": ("{\n.reg .f32 a, t, p;", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), lambda x: math.erfc(x)),
     "f16x2": ("cvt.rn.f16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
               functools.partial(_pair_of, f16.numpy)),
+    "two_f16": ("{ .reg .b16 low, high; cvt.rn.f16.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
+                functools.partial(_pair_of, f16.numpy)),
     "bf16x2": ("cvt.rn.bf16x2.f32 ", "i32 @{}(float, float)", ctypes.CFUNCTYPE(ctypes.c_uint32, _REAL, _REAL),
                functools.partial(_pair_of, bf16.numpy)),
     "fma_f16x2": ("fma.rn.f16x2 ", "i32 @{}(i32, i32, i32)", ctypes.CFUNCTYPE(*4 * [_WORD]), functools.partial(_fma2, f16.numpy)),
@@ -198,7 +201,7 @@ _MEETS = "arrive", "wait"
 ALONE = tuple(
     text
     for name, (text, *_) in _INSTRUCTIONS.items()
-    if name in ("exp2", "max", "tanh", "erfc", "f16x2", "bf16x2")
+    if name in ("exp2", "max", "fmax", "tanh", "erfc", "f16x2", "two_f16", "bf16x2")
 )  # what a thread does by itself
 
 

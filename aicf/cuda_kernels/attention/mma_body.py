@@ -11,7 +11,7 @@ import numpy as np
 
 from ...types import f32
 from ..dsl import cuda, device, float32, int32, uint32
-from ..ptx import approximate, commit_copies, larger, wait_copies
+from ..ptx import approximate, larger
 from ..tiles.element import putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, reduce_rows, zip_rows, zip_tiles
@@ -23,6 +23,7 @@ from .mma_tiles import (
     WARPS,
     MmaForm,
     MmaPlan,
+    copy_groups,
     hide_scores,
     pair_loader,
     query_tile,
@@ -61,17 +62,19 @@ def forward(form: MmaForm) -> Callable[..., None]:
     steps_of_d = form.d // 16
     in_registers = 4 * count * steps_of_d <= KEPT and not form.looked_at
     if in_registers:
-        take_q, product = register_product(dtype, q_tile, k_tile, count, steps_of_d)
+        take_q, product = register_product(form.kind, q_tile, k_tile, count, steps_of_d)
     else:
-        take_q, product = device(lambda at: at), row_product(dtype, q_tile, k_tile, count, steps_of_d)
-    add, words_of = weighted_sum(dtype, v_tile, form.dv), pack(scores.count, dtype)
-    load_q, load = q_tile.loader(form.width), pair_loader(k_tile, v_tile, form.width)
+        take_q, product = device(lambda at: at), row_product(form.kind, q_tile, k_tile, count, steps_of_d)
+    add, words_of = weighted_sum(form.kind, v_tile, form.dv), pack(scores.count, dtype, form.turing)
+    load_q, store_q = q_tile.loader(form), q_tile.storer(form)
+    load, store_kv = pair_loader(k_tile, v_tile, form)
     q_lane, k_lane, v_lane = q_tile.lane(True), k_tile.lane(False), v_tile.lane(False, True)
-    base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
+    base_of, (commit, wait) = shared_base(), copy_groups(form)
     tile_of, start, starts_of = query_tile(form), start_of(), mask_starts(form)
     scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
     always = form.looked_at
-    exp2, most_of = approximate("exp2"), larger()
+    # weights of NaN are NaN, whichever maximum is subtracted
+    exp2, most_of = approximate("exp2"), larger(not form.turing)
     own = 2 * count
     peak = reduce_rows(scores, lambda x, y: most_of(x, y))
     most_rows = zip_tiles(own, lambda x, y, env: most_of(x, y))
@@ -95,13 +98,14 @@ def forward(form: MmaForm) -> Callable[..., None]:
         head, (batch, own_head, key_head), first, here, low, high = tile_of(sizes, grid, limits, lengths)
         queries, d, dv = sizes[0], sizes[5], sizes[6]
         mask_start, bias_start = starts_of(head, sizes, steps, bias_steps)
-        load_q(q, base, thread, (start(batch, own_head, first, of_q), int32(queries - first), d, of_q[0]))
+        from_q = start(batch, own_head, first, of_q), int32(queries - first), d, of_q[0]
+        store_q(base, thread, load_q(q, base, thread, from_q))
         from_kv, widths = (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v)), (d, dv)
         pitches = (of_k[0], of_v[0])
         ring = uint32(base + uint32(q_bytes))
         key, stage = int32(low // keys * keys), int32(0)
-        if key <= high:
-            load((k, v), ring, thread, (key, here[3]), from_kv, widths, pitches)
+        staged = load(key <= high, (k, v), ring, thread, (key, here[3]), from_kv, widths, pitches)
+        store_kv(ring, thread, staged)
         commit()
         wait()
         cuda.syncthreads()
@@ -116,9 +120,8 @@ def forward(form: MmaForm) -> Callable[..., None]:
             cuda.syncthreads()
             stage = int32(1 - stage)
             following = int32(key + keys)
-            if following <= high:
-                to = uint32(ring + uint32(stage * stage_bytes))
-                load((k, v), to, thread, (following, here[3]), from_kv, widths, pitches)
+            to, rows = uint32(ring + uint32(stage * stage_bytes)), (following, here[3])
+            staged = load(following <= high, (k, v), to, thread, rows, from_kv, widths, pitches)
             commit()
             s = scaled(product(queries_here, uint32(k_get + at)), scales)
             if always or not all_seen(row, warp_rows, key, keys, here):
@@ -131,6 +134,7 @@ def forward(form: MmaForm) -> Callable[..., None]:
             s = weigh(s, shift, scales[2])
             total = sum_up(times(total, shrink, ()), fold(s), ())
             acc = add(scale(acc, shrink, ()), words_of(s), uint32(v_get + at))
+            store_kv(to, thread, staged)
             key = following
         wait()
         total = join(total)

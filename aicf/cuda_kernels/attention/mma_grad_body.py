@@ -11,7 +11,7 @@ import numpy as np
 
 from ...types import DType, f32
 from ..dsl import cuda, device, int32, uint32
-from ..ptx import approximate, commit_copies, opaque, wait_copies
+from ..ptx import approximate, opaque
 from ..tiles.element import getter, putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack, unrolled, zip_rows
@@ -23,6 +23,7 @@ from .mma_tiles import (
     WARPS,
     MmaForm,
     MmaPlan,
+    copy_groups,
     hide_scores,
     pair_loader,
     query_tile,
@@ -127,12 +128,13 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
     dtype, keys, count = form.dtype, form.others, form.rows // (16 * WARPS)
     plan, scores, result = query_plan(form), form.scores, Layout(16 * count, form.d)
     (q_tile, o_tile), (k_tile, v_tile) = plan.own, plan.over
-    products = row_product(dtype, q_tile, k_tile, count, form.d // 16)
-    gradients = row_product(dtype, o_tile, v_tile, count, form.dv // 16)
-    add, words_of = weighted_sum(dtype, k_tile, form.d), pack(scores.count, dtype)
-    load_queries, load_keys = (pair_loader(a, b, form.width) for a, b in (plan.own, plan.over))
+    products = row_product(form.kind, q_tile, k_tile, count, form.d // 16)
+    gradients = row_product(form.kind, o_tile, v_tile, count, form.dv // 16)
+    add, words_of = weighted_sum(form.kind, k_tile, form.d), pack(scores.count, dtype, form.turing)
+    load_queries, store_queries = pair_loader(q_tile, o_tile, form)
+    load_keys, store_keys = pair_loader(k_tile, v_tile, form)
     q_lane, k_lane, k_down = q_tile.lane(True), k_tile.lane(False), k_tile.lane(False, True)
-    base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
+    base_of, (commit, wait) = shared_base(), copy_groups(form)
     tile_of, start, starts_of, again = query_tile(form), start_of(), mask_starts(form), opaque()
     scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
     always = form.looked_at
@@ -153,13 +155,15 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
         queries, d = sizes[0], sizes[5]
         mask_start, bias_start = starts_of(head, sizes, steps, bias_steps)
         widths, from_q = (d, sizes[6]), (start(batch, own_head, 0, of_q), start(batch, own_head, 0, of_dout))
-        load_queries((q, dout), base, thread, (first, queries), from_q, widths, (of_q[0], of_dout[0]))
+        own_pitches = of_q[0], of_dout[0]
+        staged = load_queries(True, (q, dout), base, thread, (first, queries), from_q, widths, own_pitches)
+        store_queries(base, thread, staged)
         from_kv = (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v))
         pitches = (of_k[0], of_v[0])
         ring = uint32(base + uint32(ring_at))
         key, stage = int32(low // keys * keys), int32(0)
-        if key <= high:
-            load_keys((k, v), ring, thread, (key, here[3]), from_kv, widths, pitches)
+        staged = load_keys(key <= high, (k, v), ring, thread, (key, here[3]), from_kv, widths, pitches)
+        store_keys(ring, thread, staged)
         commit()
         own = uint32(uint32(warp * warp_rows * ROW_BYTES) + q_lane(lane))
         q_get, o_get = uint32(base + own), uint32(base + uint32(q_bytes) + own)
@@ -174,10 +178,9 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
             cuda.syncthreads()
             stage = int32(1 - stage)
             following = int32(key + keys)
-            if following <= high:
-                to = uint32(ring + uint32(stage * stage_bytes))
-                now = int32(again(thread))  # what copies are computed from is not kept in registers
-                load_keys((k, v), to, now, (following, here[3]), from_kv, widths, pitches)
+            to, rows = uint32(ring + uint32(stage * stage_bytes)), (following, here[3])
+            now = int32(again(thread))  # what copies are computed from is not kept in registers
+            staged = load_keys(following <= high, (k, v), to, now, rows, from_kv, widths, pitches)
             commit()
             x = scaled(products(q_get, uint32(k_get + at)), scales)
             s = x
@@ -187,6 +190,7 @@ def query_gradient(form: MmaForm) -> Callable[..., None]:
             p = weigh(s, logs, scales[2])
             g = gradients(o_get, uint32(v_get + at))
             acc = add(acc, words_of(slopes((p, g, deltas, x), scales[1])), uint32(k_sum + at))
+            store_keys(to, now, staged)
             key = following
         wait()
         to = dq, start(batch, own_head, row, of_dq), int32(queries - row), d, of_dq[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...types import f32
 from ..dsl import cuda, device, int32, uint32
-from ..ptx import commit_copies, copy_async, load_shared, wait_copies
+from ..ptx import copy_async, load_shared, load_unit_words, store_unit_words
 from ..tiles.layout import Layout
 from ..tiles.register_tile import map_tile, pack
 from ..tiles.tile import mapped_runs, zeros
@@ -23,6 +23,7 @@ from .mma_tiles import (
     WARPS,
     MmaForm,
     MmaPlan,
+    copy_groups,
     head_places,
     hide_scores,
     pair_loader,
@@ -69,16 +70,34 @@ def _slopes(form: MmaForm, count: int) -> Any:
     return mapped_runs(count, 8, "float32", 8, eight)
 
 
-def _stats_loader(others: int) -> Any:
-    """`load(stats, to, thread, at)`: the statistics of a tile of queries to shared memory."""
-    units = others // GROUP * GROUP_BYTES // 16
-    copy = copy_async(((0, 0),), 1, lambda at: (at, np.int64(4), np.int64(16), np.int64(1)), 16, f32.itemsize)
+def _stats_loader(form: MmaForm) -> tuple[Any, Any]:
+    """(`load(wanted, stats, to, thread, at)`: the statistics of a tile of queries to shared memory; `store(to, thread, staged)`: what it left in
+    registers), as `pair_loader`."""
+    units = form.others // GROUP * GROUP_BYTES // 16
+    if not form.turing:
+        copy = copy_async(
+            ((0, 0),), 1, lambda at: (at, np.int64(4), np.int64(16), np.int64(1)), 16, f32.itemsize
+        )
 
-    def load(stats, to, thread, at):
+        def load(wanted, stats, to, thread, at):
+            if wanted and thread < units:
+                copy(stats, uint32(to + uint32(thread * 16)), np.int64(at + thread * 4))
+
+        return device(load), device(lambda to, thread, staged: None)
+    fetch = load_unit_words(
+        1, 1, lambda env: (env[0], np.int64(4), env[1], np.int64(1)), 16, f32.itemsize, False
+    )
+    put = store_unit_words(((0, 0),), 16)
+
+    def stage(wanted, stats, to, thread, at):
+        nbytes = np.int64(16) if wanted and thread < units else np.int64(0)
+        return fetch(stats, to, (np.int64(at + thread * 4), nbytes))
+
+    def store(to, thread, staged):
         if thread < units:
-            copy(stats, uint32(to + uint32(thread * 16)), np.int64(at + thread * 4))
+            put(uint32(to + uint32(thread * 16)), staged)
 
-    return device(load)
+    return device(stage), device(store)
 
 
 @functools.cache
@@ -95,13 +114,14 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
     (k_tile, v_tile), (q_tile, o_tile) = plan.own, plan.over
     k_columns, v_columns = (PART, PART) if parts > 1 else (form.d, form.dv)
     of_k, of_v = Layout(16 * count, k_columns), Layout(16 * count, v_columns)
-    products = row_product(dtype, k_tile, q_tile, count, form.d // 16)
-    gradients = row_product(dtype, v_tile, o_tile, count, form.dv // 16)
-    add_k, add_v = weighted_sum(dtype, q_tile, k_columns), weighted_sum(dtype, o_tile, v_columns)
-    words_of, load_stats = pack(scores.count, dtype), _stats_loader(others)
-    load_keys, load = (pair_loader(a, b, form.width) for a, b in (plan.own, plan.over))
+    products = row_product(form.kind, k_tile, q_tile, count, form.d // 16)
+    gradients = row_product(form.kind, v_tile, o_tile, count, form.dv // 16)
+    add_k, add_v = weighted_sum(form.kind, q_tile, k_columns), weighted_sum(form.kind, o_tile, v_columns)
+    words_of, (load_stats, store_stats) = pack(scores.count, dtype, form.turing), _stats_loader(form)
+    load_keys, store_keys = pair_loader(k_tile, v_tile, form)
+    load, store_queries = pair_loader(q_tile, o_tile, form)
     k_lane, q_lane, q_down = k_tile.lane(True), q_tile.lane(False), q_tile.lane(False, True)
-    base_of, commit, wait = shared_base(), commit_copies(), wait_copies(0)
+    base_of, (commit, wait) = shared_base(), copy_groups(form)
     place, start, of_head, starts_of = head_places(), start_of(), sizes_here(form.ragged), mask_starts(form)
     scaled, hide = scale_scores(form, scores.count), hide_scores(form, scores, by_keys=True)
     all_seen = whole()
@@ -133,15 +153,19 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
         if key >= here[3]:
             high = int32(low - 1)
         widths, from_kv = (d, dv), (start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v))
-        load_keys((k, v), base, thread, (key, here[3]), from_kv, widths, (of_k[0], of_v[0]))
+        own_pitches = of_k[0], of_v[0]
+        staged = load_keys(True, (k, v), base, thread, (key, here[3]), from_kv, widths, own_pitches)
+        store_keys(base, thread, staged)
         from_q = (start(batch, own_head, 0, of_q), start(batch, own_head, 0, of_dout))
         pitches = (of_q[0], of_dout[0])
         from_stats = np.int64(head) * padded
         ring = uint32(base + uint32(ring_at))
         query, stage, member = low, int32(0), int32(0)
-        if query <= high:
-            load((q, dout), ring, thread, (query, queries), from_q, widths, pitches)
-            load_stats(stats, uint32(ring + uint32(pair_bytes)), thread, (from_stats + query) * 2)
+        wanted, to_stats = query <= high, uint32(ring + uint32(pair_bytes))
+        staged_q = load(wanted, (q, dout), ring, thread, (query, queries), from_q, widths, pitches)
+        staged_stats = load_stats(wanted, stats, to_stats, thread, (from_stats + query) * 2)
+        store_queries(ring, thread, staged_q)
+        store_stats(to_stats, thread, staged_stats)
         commit()
         own = uint32(uint32(warp * warp_rows * ROW_BYTES) + k_lane(lane))
         k_get, v_get = uint32(base + own), uint32(base + uint32(k_bytes) + own)
@@ -158,16 +182,12 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
             following, next_member = int32(query + others), member
             if following > high:
                 following, next_member = low, int32(member + 1)
-            if next_member < share:
-                to, more = uint32(ring + uint32(stage * stage_bytes)), np.int64(next_member)
-                moved = from_q[0] + more * of_q[1], from_q[1] + more * of_dout[1]
-                load((q, dout), to, thread, (following, queries), moved, widths, pitches)
-                load_stats(
-                    stats,
-                    uint32(to + uint32(pair_bytes)),
-                    thread,
-                    (from_stats + more * padded + following) * 2,
-                )
+            to, more = uint32(ring + uint32(stage * stage_bytes)), np.int64(next_member)
+            moved = from_q[0] + more * of_q[1], from_q[1] + more * of_dout[1]
+            wanted, to_stats = next_member < share, uint32(to + uint32(pair_bytes))
+            staged_q = load(wanted, (q, dout), to, thread, (following, queries), moved, widths, pitches)
+            stats_at = (from_stats + more * padded + following) * 2
+            staged_stats = load_stats(wanted, stats, to_stats, thread, stats_at)
             commit()
             x = scaled(products(k_get, uint32(q_get + at)), scales)
             s = x
@@ -180,6 +200,8 @@ def key_gradients(form: MmaForm) -> Callable[..., None]:
             g = gradients(v_get, uint32(o_get + at))
             ds = slopes((p, g, x), (uint32(stats_get + at), scales[1]))
             acc_k = add_k(acc_k, words_of(ds), uint32(down + at))
+            store_queries(to, thread, staged_q)
+            store_stats(to_stats, thread, staged_stats)
             query, member = following, next_member
         wait()
         first, left = int32(part * part_columns), int32(sizes[1] - row)

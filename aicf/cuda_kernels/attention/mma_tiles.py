@@ -16,6 +16,7 @@ from ..dsl import cuda, device, int32, types, uint32
 from ..gemm.operands.stages import Fragments, StageLoad, Stored
 from ..ptx import (
     Places,
+    commit_copies,
     multiply_fragments,
     multiply_steps,
     multiply_words_steps,
@@ -23,6 +24,7 @@ from ..ptx import (
     read_operand,
     shared_address,
     tanh_for_halves,
+    wait_copies,
 )
 from ..tiles.element import getter
 from ..tiles.layout import Layout
@@ -76,6 +78,9 @@ KEY_TILES = (
     MmaTile(ROWS, 32, (256, 0, 0), ROOMY),
     MmaTile(ROWS, 16, (256, 256, 256)),
 )
+# Of sm_75, whose blocks have 64 KB of shared memory
+TURING_TILES = (MmaTile(ROWS, 32, (128, 128, 128)), MmaTile(ROWS, 16, (192, 192, 192)))
+TURING_GRAD_TILES = (MmaTile(ROWS, 32, (64, 64, 64)), MmaTile(ROWS, 16, (128, 128, 128)))
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class MmaForm(AttentionForm):
     rows    of a tile of scores: 16 or 32 for each warp
     others  its columns: of the tiles that a block goes over
     width   bytes that are copied at a time: what pointers and rows are aligned to, 4 to 16
+    turing  for sm_75: products of k = 8 of f16, and tiles that pass through registers
+    partial the last copy of a row may exist in part
     scaled  scores are scaled before their maxima are found, as softcap, bias and negative scales ask for; otherwise powers of two do it
     """
 
@@ -95,15 +102,22 @@ class MmaForm(AttentionForm):
     others: int
     width: int
     scaled: bool
+    turing: bool = False
+    partial: bool = True
 
     def __str__(self) -> str:
-        more = "_scaled" * self.scaled + self.features
+        more = "_turing" * self.turing + "_scaled" * self.scaled + self.features
         return f"_{self.dtype}_{self.rows}x{self.others}_d{self.d}_{self.dv}_by{self.width}{more}"
 
     @property
     def scores(self) -> Layout:
         """Of a warp's scores."""
         return Layout(self.rows // WARPS, self.others)
+
+    @property
+    def kind(self) -> str:
+        """Of products: see `ptx.multiply_steps`."""
+        return f"{self.dtype.name}k8" if self.turing else self.dtype.name
 
     @property
     def looked_at(self) -> bool:
@@ -174,14 +188,14 @@ class StoredRows:
 
         return device(of)
 
-    def loader(self, width: int, chunk: int = 0) -> Any:
-        """`load(pointer, to, thread, (at, left, length, pitch))`: rows to shared address `to`, by cp.async.
+    def loader(self, form: MmaForm, chunk: int = 0) -> Any:
+        """`load(pointer, to, thread, (at, left, length, pitch))`: rows to shared address `to`, by cp.async; on sm_75 rows in registers, for `storer`.
 
         at      element that they begin at
         left    how many rows there are from there on, and `length` of a row: what is beyond is 0
         pitch   elements from one row to the next
         """
-        stage = StageLoad(self.by_columns, width, THREADS)
+        stage = self._stage(form)
         first, fetch, offset = stage.first(), stage.fetch(), self.by_columns.offset()
         column, skip = chunk * CHUNK, chunk * self.chunk_bytes
 
@@ -189,19 +203,40 @@ class StoredRows:
             row, along = first(thread)
             at = env[0] + np.int64(row) * env[3] + (along + column)
             place = uint32(to + uint32(skip + offset(row, along)))
-            fetch(
+            return fetch(
                 pointer, place, (at, int32(env[1] - row), int32(env[2] - column - along), env[3], np.int64(1))
             )
 
         if chunk + 1 == self.chunks:
             return device(load)
-        one, others = device(load), self.loader(width, chunk + 1)
+        one, others = device(load), self.loader(form, chunk + 1)
+        return device(
+            lambda pointer, to, thread, env: (one(pointer, to, thread, env), others(pointer, to, thread, env))
+        )
 
-        def load_all(pointer, to, thread, env):
-            one(pointer, to, thread, env)
-            others(pointer, to, thread, env)
+    def storer(self, form: MmaForm, chunk: int = 0) -> Any:
+        """`store(to, thread, staged)`: what `load` left in registers, to shared address `to`; nothing of copies by cp.async."""
+        if not form.turing:
+            return device(lambda to, thread, staged: None)
+        stage, skip = self._stage(form), chunk * self.chunk_bytes
+        first, put, offset = stage.first(), stage.store(), self.by_columns.offset()
 
-        return device(load_all)
+        def store(to, thread, staged):
+            row, along = first(thread)
+            put(uint32(to + uint32(skip + offset(row, along))), staged)
+
+        if chunk + 1 == self.chunks:
+            return device(store)
+        one, others = device(store), self.storer(form, chunk + 1)
+
+        def store_all(to, thread, staged):
+            one(to, thread, staged[0])
+            others(to, thread, staged[1])
+
+        return device(store_all)
+
+    def _stage(self, form: MmaForm) -> StageLoad:
+        return StageLoad(self.by_columns, form.width, THREADS, form.turing, form.partial)
 
 
 class MmaPlan:
@@ -218,22 +253,44 @@ class MmaPlan:
         self.nbytes = ALIGNED + self.ring + 2 * self.stage
 
 
-def pair_loader(a: StoredRows, b: StoredRows, width: int) -> Any:
-    """`load((x, y), to, thread, (row, end), starts, lengths, pitches)`: rows of two matrices from this one on, to shared address `to`, one tile
-    behind the other.
+def pair_loader(a: StoredRows, b: StoredRows, form: MmaForm) -> tuple[Any, Any]:
+    """(`load(wanted, (x, y), to, thread, (row, end), starts, lengths, pitches)`: rows of two matrices from this one on, to shared address `to`, one
+    tile after the other; `store(to, thread, staged)`: what it left in registers).
 
+    wanted    whether there are such rows: otherwise nothing is copied, or zeros are in registers
     row, end  the first row, and the one behind the last that there is
     starts, lengths, pitches   the elements where the matrices begin; elements of a row, and from one to the next
     """
-    load_a, load_b, behind = a.loader(width), b.loader(width), a.nbytes
+    load_a, load_b, behind = a.loader(form), b.loader(form), a.nbytes
+    store_a, store_b = a.storer(form), b.storer(form)
 
-    def load(pointers, to, thread, rows, starts, lengths, pitches):
-        left = int32(rows[1] - rows[0])
-        at_a, at_b = (starts[0] + np.int64(rows[0]) * pitches[0], starts[1] + np.int64(rows[0]) * pitches[1])
-        load_a(pointers[0], to, thread, (at_a, left, lengths[0], pitches[0]))
-        load_b(pointers[1], uint32(to + uint32(behind)), thread, (at_b, left, lengths[1], pitches[1]))
+    def load(pointers, to, thread, row, left, starts, lengths, pitches):
+        at_a, at_b = (starts[0] + np.int64(row) * pitches[0], starts[1] + np.int64(row) * pitches[1])
+        return (
+            load_a(pointers[0], to, thread, (at_a, left, lengths[0], pitches[0])),
+            load_b(pointers[1], uint32(to + uint32(behind)), thread, (at_b, left, lengths[1], pitches[1])),
+        )
 
-    return device(load)
+    both = device(load)
+
+    def copy(wanted, pointers, to, thread, rows, starts, lengths, pitches):
+        if wanted:
+            both(pointers, to, thread, rows[0], int32(rows[1] - rows[0]), starts, lengths, pitches)
+
+    def stage(wanted, pointers, to, thread, rows, starts, lengths, pitches):
+        left = int32(rows[1] - rows[0]) if wanted else int32(0)
+        return both(pointers, to, thread, rows[0], left, starts, lengths, pitches)
+
+    def store(to, thread, staged):
+        store_a(to, thread, staged[0])
+        store_b(uint32(to + uint32(behind)), thread, staged[1])
+
+    return device(stage if form.turing else copy), device(store) if form.turing else a.storer(form)
+
+
+def copy_groups(form: MmaForm) -> tuple[Any, Any]:
+    """(`commit()`, `wait()`) of copies by cp.async; nothing where there are none."""
+    return (device(lambda: None),) * 2 if form.turing else (commit_copies(), wait_copies(0))
 
 
 def shared_base() -> Any:
@@ -250,11 +307,11 @@ def shared_base() -> Any:
 # --- products -----------------------------------------------------------------------------------------------------------
 
 
-def row_product(dtype: DType, a: StoredRows, b: StoredRows, count: int, steps: int) -> Any:
+def row_product(kind: str, a: StoredRows, b: StoredRows, count: int, steps: int) -> Any:
     """`product(a_at, b_at)`: a warp's 16 `count` rows of A times all rows of B, over so many steps of 16 columns; both from shared memory."""
     reads = a.along(count, steps), b.along(b.rows // 16, steps), False, False
-    first, multiply = read_fragments(*reads), multiply_steps(dtype.name, *reads)
-    finish, nothing = multiply_fragments(dtype.name, count), zeros(Layout(16 * count, b.rows).count)
+    first, multiply = read_fragments(*reads), multiply_steps(kind, *reads)
+    finish, nothing = multiply_fragments(kind, count), zeros(Layout(16 * count, b.rows).count)
 
     def product(a_at, b_at):
         acc, fragments = multiply(nothing, first(a_at, b_at), a_at, b_at)
@@ -263,16 +320,16 @@ def row_product(dtype: DType, a: StoredRows, b: StoredRows, count: int, steps: i
     return device(product)
 
 
-def register_product(dtype: DType, a: StoredRows, b: StoredRows, count: int, steps: int) -> tuple[Any, Any]:
+def register_product(kind: str, a: StoredRows, b: StoredRows, count: int, steps: int) -> tuple[Any, Any]:
     """(`read(a_at)`: A's fragments, to be kept in registers; `product(words, b_at)`: the same product)."""
-    multiply = multiply_words_steps(dtype.name, b.along(b.rows // 16, steps), False)
+    multiply = multiply_words_steps(kind, b.along(b.rows // 16, steps), False)
     nothing = zeros(Layout(16 * count, b.rows).count)
     return read_operand(a.along(count, steps)), device(lambda words, b_at: multiply(nothing, words, b_at))
 
 
-def weighted_sum(dtype: DType, b: StoredRows, columns: int) -> Any:
+def weighted_sum(kind: str, b: StoredRows, columns: int) -> Any:
     """`add(acc, words, b_at)`: acc + W B, of weights in registers and so many columns of B."""
-    return multiply_words_steps(dtype.name, b.down(columns // 16), True)
+    return multiply_words_steps(kind, b.down(columns // 16), True)
 
 
 # --- scores -------------------------------------------------------------------------------------------------------------

@@ -37,10 +37,15 @@ def add_half2() -> Any:
 
 
 @deferred
-def pack_halves(dtype: DType) -> Any:
-    """`pack(low, high)`: two f32 rounded to f16 or bf16, nearest even, in 32 bits. `cvt.rn.f16x2.f32`, sm_80."""
+def pack_halves(dtype: DType, single: bool = False) -> Any:
+    """`pack(low, high)`: two f32 rounded to f16 or bf16, nearest even, in 32 bits. `cvt.rn.f16x2.f32`, sm_80; `single`: of f16 by two
+    instructions, `cvt.rn.f16.f32`, sm_53."""
     kind = {f16: "f16", bf16: "bf16"}[dtype]
     real = types.float32
+    if single:
+        assert dtype is f16
+        text = "{ .reg .b16 low, high; cvt.rn.f16.f32 low, $1; cvt.rn.f16.f32 high, $2; mov.b32 $0, {low, high}; }"
+        return instruction(text, real, real, result=types.uint32, effects=False)
     return instruction(f"cvt.rn.{kind}x2.f32 $0, $2, $1;", real, real, result=types.uint32, effects=False)
 
 
@@ -114,12 +119,13 @@ def approximate(function: str) -> Any:
 
 
 @deferred
-def larger() -> Any:
-    """`larger(x, y)`: of two f32; NaN if either is NaN. `max.NaN.f32`, sm_80: Python's `max` takes a comparison and a choice."""
+def larger(nan: bool = True) -> Any:
+    """`larger(x, y)`: of two f32; NaN if either is NaN, or without `nan` the other one. `max.NaN.f32`, sm_80; `max.f32`, sm_50: Python's `max` takes
+    a comparison and a choice."""
     if SIMULATED:
-        return np.maximum
+        return np.maximum if nan else np.fmax
     real = types.float32
-    return instruction("max.NaN.f32 $0, $1, $2;", real, real, result=real, effects=False)
+    return instruction(f"max{'.NaN' * nan}.f32 $0, $1, $2;", real, real, result=real, effects=False)
 
 
 @deferred
