@@ -12,6 +12,7 @@ from ..graph.run.plan import ExecPlan, Step
 
 ADDRESS = re.compile(" at 0x[0-9a-f]+")  # in the text of a function: another one on each rank
 HINTS = {
+    "calibration": "AICF_CALIBRATION=off on all ranks uses the constants of the package; or name copies of one file of aicf calibrate",
     "seed": "give the models of all ranks one seed: dropout draws other numbers on each rank by itself",
     "optimizer": "give all ranks one optimizer with the same numbers; program.set changes them later, on all ranks",
 }

@@ -110,7 +110,9 @@ class DataParallel:
         """Meet the other ranks, once for a device."""
         mesh = self.mesh
         mesh.timeout = self.timeout
-        mesh.agree("kind of device", [runtime.kind, runtime.spec.name])
+        spec = runtime.spec
+        mine = f"{spec.calibration.gpu or 'defaults'} {spec.calibration.digest}"
+        mesh.agree_on({"kind of device": [spec.kind, spec.name], "calibration": [mine]}, HINTS)
         if self.ranks == 1 or _joined.get(runtime.place) is mesh:
             return
         if isinstance(runtime, CudaRuntime):

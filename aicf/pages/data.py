@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from ..files import COUNT, WHOLE, Bad, has, list_of, must
-from ..registry.trace import microseconds, not_measured
+from ..registry.trace import errors_of_predictions, microseconds, not_measured
 
 Json = Mapping[str, Any]
 
@@ -23,8 +23,17 @@ _FIRST = has(
         "numbers by name", lambda v: isinstance(v, dict) and all(type(n) in (int, float) for n in v.values())
     ),
 )
+
+
+def _is_judged(errors: Any) -> bool:
+    return (
+        isinstance(errors, dict) and "off" in errors and all(type(n) in (int, float) for n in errors.values())
+    )
+
+
 _EXPLANATION = has(
-    ("numerics", "measured_on"),
+    ("numerics", "measured_on", "prediction_errors"),
+    prediction_errors=must("families of ops", lambda v: isinstance(v, dict) and all(_is_judged(e) for e in v.values())),
     device=_WORDS,
     measured_on=_MAYBE,
     numerics=_MAYBE,
@@ -57,6 +66,11 @@ def not_measured_in(data: Json) -> str:
     if data.get("measured_on", "") is not None or not data["target"]:
         return ""
     return not_measured(data["device"], data["target"].get("kind", ""))
+
+
+def accuracy_in(data: Json) -> str:
+    """The sentence about predictions: that they were never measured, or how far off they are; nothing where the data does not say."""
+    return not_measured_in(data) or errors_of_predictions(data.get("prediction_errors", {}))
 
 
 _NUMBER = must("a number of 0 or more", lambda v: type(v) in (int, float) and math.isfinite(v) and v >= 0)

@@ -18,7 +18,7 @@ from ..code_cache.digest import version
 from ..registry.measured import counted
 from ..registry.trace import microseconds
 from . import charts, graph
-from .data import Json, measured_by, not_measured_in
+from .data import Json, accuracy_in, measured_by
 from .markup import Html, joined, table, tag, text
 from .regions import Told, recognised, title
 
@@ -146,7 +146,7 @@ def _regions(data: Json, waiting: Waiting, measured: list[float | None]) -> Html
 def _environment(data: Json) -> Html:
     target = data["target"] or {}
     rows = [("device", data["device"]), ("plan", data["plan"]), ("numerics", data.get("numerics") or "")]
-    if note := not_measured_in(data):
+    if note := accuracy_in(data):
         rows.append(("predictions", note))
     if target:
         rates = ", ".join(f"{unit} {rate:g}" for unit, rate in target["tflops"].items() if rate)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -260,3 +263,16 @@ def test_sums_of_gradients_between_steps_are_means_in_a_checkpoint(rank_threads)
     assert_equal(after)
     for name, array in alone.state_dict().items():
         np.testing.assert_allclose(after[0][name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_ranks_with_other_calibrations_are_refused(rank_threads):
+    """Their kernels would split sums otherwise, and their plans might differ."""
+
+    def join(world):
+        calibration = Calibration("cpu", {"machine.trip_us": 0.5 + (world.rank == 1)})
+        spec = replace(preset("cpu"), calibration=calibration)
+        DataParallel(world=world).join(SimpleNamespace(kind="cpu", spec=spec, place="cpu"))
+
+    for error in rank_threads(2, join):
+        assert isinstance(error, DistributedError) and "rank 1 has another calibration than rank 0" in str(error)
+        assert "AICF_CALIBRATION=off" in str(error)

@@ -19,10 +19,12 @@ from rich.console import Console
 
 import aicf
 from aicf import model_file, nn
-from aicf.device.calibration import SHIPPED
+from aicf.device.calibration import SHIPPED, Calibration
 from aicf.device.spec import PRESETS, measured_on, preset
 from aicf.errors import AicfError
+from aicf.files import Bad
 from aicf.pages import story as notebook
+from aicf.pages.data import accuracy_in, check_explanation
 from aicf.printing import render
 from aicf.registry.trace import describe_product
 
@@ -380,6 +382,29 @@ def test_a_device_whose_predictions_were_never_measured_is_named(request):
             assert text.count(line) == (want is None), spec.name
         del data["measured_on"]
         assert "not measured" not in notebook.explanation(data), "an older file does not say"
+
+
+@pytest.mark.spec("F6")
+def test_errors_of_predictions_are_in_the_verbose_text_the_data_and_the_page():
+    errors = {
+        "all regions": {"regions": 40, "regret": 0.01, "over": 0.0, "off": 0.123},
+        "products": {"regions": 9, "off": 0.08},
+    }
+    spec = preset("h200")
+    values = spec.calibration.values
+    known, unknown = (
+        aicf.explain_for(gemm_bias(), replace(spec, calibration=Calibration("h200", values, e)))
+        for e in (errors, {})
+    )
+    line = "predictions are off by 12% (products 8%), on regions of published models"
+    assert line in str(known.verbose()) and line not in str(known) and line not in str(unknown.verbose())
+    data = json.loads(json.dumps(known.to_json()))
+    check_explanation(data)
+    assert data["prediction_errors"] == errors and "prediction_errors" not in unknown.to_json()
+    assert (line in accuracy_in(data), accuracy_in(unknown.to_json())) == (True, "")
+    data["prediction_errors"]["products"] = "few"
+    with pytest.raises(Bad):
+        check_explanation(data)
 
 
 def test_measured_times_need_no_such_line():

@@ -21,7 +21,14 @@ from ...pages import story
 from ...pages.notebook import InNotebook
 from ...printing import Printed
 from ...registry.measured import counted
-from ...registry.trace import describe_product, microseconds, not_measured, recognised_lines, selection_json
+from ...registry.trace import (
+    describe_product,
+    errors_of_predictions,
+    microseconds,
+    not_measured,
+    recognised_lines,
+    selection_json,
+)
 from ...text import visible
 from ..ask.wanted import Wanted, want
 from ..emit.results import GRAD, LOSS, OUTPUT
@@ -228,7 +235,7 @@ class Explanation(Immovable, InNotebook, Printed):
             + "".join(
                 f"\n{line}"
                 for line in (
-                    *self._not_measured(),
+                    *self._accuracy(),
                     *([str(self.collectives)] if self.collectives else []),
                     str(self.gain),
                     *sentences(self.told),
@@ -237,15 +244,15 @@ class Explanation(Immovable, InNotebook, Printed):
             + visible(self._results())
         )
 
-    def _not_measured(self) -> list[str]:
-        """One line where a predicted time is shown for a device whose predictions were never compared with measured times."""
-        if (
-            self.spec is None
-            or measured_on(self.spec)
-            or all(r.selection.chosen.cost.is_measured for r in self._run)
-        ):
+    def _accuracy(self) -> list[str]:
+        """One line where a predicted time is shown for a device whose predictions were never compared with measured times; when verbose, how
+        far off those of others are."""
+        if self.spec is None or all(r.selection.chosen.cost.is_measured for r in self._run):
             return []
-        return [not_measured(self.device, self.spec.kind)]
+        if measured_on(self.spec) is None:
+            return [not_measured(self.device, self.spec.kind)]
+        said = errors_of_predictions(self.spec.calibration.errors) if self.everything else ""
+        return [said] if said else []
 
     def _results(self) -> str:
         """`returns logits: tensor<32x10xf32> · loss: tensor<f32>`; nothing where that is "output" and the loss. Gradients are not listed."""
@@ -268,6 +275,7 @@ class Explanation(Immovable, InNotebook, Printed):
             "mode": self.plan.mode,
             "device": self.device,
             "measured_on": measured_on(self.spec) if self.spec else None,
+            **({"prediction_errors": self.spec.calibration.errors} if self.spec and self.spec.calibration.errors else {}),
             "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
             "plan": self.plan.key,
             "target": _target_json(self.spec) if self.spec else None,
