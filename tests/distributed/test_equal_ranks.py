@@ -10,6 +10,8 @@ import pytest
 
 import aicf
 from aicf import nn
+from aicf.device.calibration import Calibration
+from aicf.device.spec import preset
 from aicf.distributed import DataParallel, ZeRO1
 from aicf.errors import DistributedError
 
@@ -265,7 +267,7 @@ def test_sums_of_gradients_between_steps_are_means_in_a_checkpoint(rank_threads)
         np.testing.assert_allclose(after[0][name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_ranks_with_other_calibrations_are_refused(rank_threads):
+def test_ranks_with_other_calibrations_are_refused(rank_threads):  # noqa: F811
     """Their kernels would split sums otherwise, and their plans might differ."""
 
     def join(world):
