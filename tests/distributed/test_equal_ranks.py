@@ -276,5 +276,7 @@ def test_ranks_with_other_calibrations_are_refused(rank_threads):  # noqa: F811
         DataParallel(world=world).join(SimpleNamespace(kind="cpu", spec=spec, place="cpu"))
 
     for error in rank_threads(2, join):
-        assert isinstance(error, DistributedError) and "rank 1 has another calibration than rank 0" in str(error)
+        assert isinstance(error, DistributedError) and "rank 1 has another calibration than rank 0" in str(
+            error
+        )
         assert "AICF_CALIBRATION=off" in str(error)
