@@ -74,7 +74,7 @@ def forward(form: MmaForm) -> Callable[..., None]:
     scaled, hide, all_seen = scale_scores(form, scores.count), hide_scores(form, scores), whole()
     always = form.looked_at
     # weights of NaN are NaN, whichever maximum is subtracted
-    exp2, most_of = approximate("exp2"), larger(not form.turing)
+    exp2, most_of = approximate("exp2"), larger(False) if form.turing else larger()
     own = 2 * count
     peak = reduce_rows(scores, lambda x, y: most_of(x, y))
     most_rows = zip_tiles(own, lambda x, y, env: most_of(x, y))

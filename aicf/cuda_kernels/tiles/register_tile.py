@@ -305,7 +305,7 @@ def reduce_columns(layout: Places, fn: Callable[..., Any]) -> Any:
 def pack(count: int, dtype: DType, single: bool = False) -> Any:
     """`run(tile)`: `count` f32 as f16 or bf16, two neighbours in each word: what `put_words` stores, and, since sums of a product
     lie as its first operand does, an operand for `multiply_k_tiles` or `multiply_fragments` of the next. `single`: see `pack_halves`."""
-    halves = pack_halves(dtype, single)
+    halves = pack_halves(dtype, True) if single else pack_halves(dtype)
     evens, odds = tuple(range(0, count, 2)), tuple(range(1, count, 2))
     run = unrolled(lambda low, high, env: halves(low, high), (evens, odds), (), "uint32")
     return device(lambda tile: run((tile, tile), ()))
