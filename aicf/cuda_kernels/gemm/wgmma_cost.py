@@ -26,6 +26,7 @@ from .wgmma_results import in_lines, staged, tma_sources
 from .wgmma_tiling import WgmmaTiling, k_tile
 
 SMOOTH = 2.5  # power of a mean of two times, the longer of which is not all that counts
+SECTOR = 32  # bytes, of which none comes or goes alone
 RATES = {
     f32: "tf32",
     f8e4m3: "f8",
@@ -105,6 +106,7 @@ class WgmmaConstants:
     cluster_flight_us: float = 0.25
     subtile_us: float = 0.055
     apart_us: float = 0.4
+    ragged: float = 3.0
     load_subtile_us: float = 0.75
     source_subtile_us: float = 0.1
     row_subtile_us: float = 0.05
@@ -194,7 +196,7 @@ def cost(
         # stores one by one are all in its way, and so is what warps tell each other
         column_sums = _column_sums_us(c, region)
         stored = boxes or leaving is not None
-        beside = c.slowed * (each - c.subtile_us - column_sums) + column_sums if stored else c.apart_us
+        beside = c.slowed * (each - c.subtile_us - column_sums) + column_sums if stored else _apart_us(c, region)
         in_turn += most * subtiles * beside
     # the last results of all multiprocessors are stored at once
     at_end = min(tiles, usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
@@ -308,9 +310,16 @@ def _subtile_us(c: WgmmaConstants, tiling: WgmmaTiling, region: RegionSpec, boxe
     f = problem.epilogue_statistics(region)
     come = len(tma_sources(region)) if boxes and not in_lines(region) else 0
     loads = c.load_subtile_us * (f.matrices - come) + c.row_subtile_us * f.rows + c.source_subtile_us * come
-    beyond = c.lines_us if boxes and in_lines(region) else 0.0 if boxes else c.apart_us
+    beyond = c.lines_us if boxes and in_lines(region) else 0.0 if boxes else _apart_us(c, region)
     leave = c.subtile_us * max(1, f.stores) + beyond * f.stores
     return leave + loads + c.subtile_flop_us * f.flops * tiling.cooperative + _column_sums_us(c, region)
+
+
+def _apart_us(c: WgmmaConstants, region: RegionSpec) -> float:
+    """To store 64 x 64 results one by one: rows that begin within a sector of 32 bytes are written in parts of sectors."""
+    _, after = problem.read(region)
+    ragged = any(region.results[i].shape[-1:] and region.results[i].shape[-1] * region.results[i].dtype.itemsize % SECTOR for _, i in after.stores)
+    return c.apart_us * (c.ragged if ragged else 1.0)
 
 
 def _column_sums_us(c: WgmmaConstants, region: RegionSpec) -> float:
