@@ -1,8 +1,8 @@
-"""Fits the constants of predictions to measured times: by least squares of their logarithms, and then by coordinate descent of regret.
+"""Fits predictions to measured times: constants by coordinate descent, and then what they leave by regions that are like each other.
 
-Least squares (Gauss-Newton, with a prior that holds each constant near its default) see how far predictions are off, and within a region by how
-much more than each other's. Descent sees what selection needs, that the kernel of the least prediction is fast: the regret of a choice that is
-softened, so that near misses count, and beside it how far predictions are off.
+The goal of descent is what selection needs: that the kernel of the least prediction is fast. It is the regret of a choice that is softened, so that
+near misses count, and beside it how far predictions are off, so that constants stay physical, and how far constants moved. Residuals are for
+registry/nearby.py.
 """
 
 from __future__ import annotations
@@ -12,29 +12,19 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from ..device.calibration import Calibration, names
 from ..device.spec import DeviceSpec
+from ..registry.nearby import FEATURES, Residual, fitted
 from ..registry.registry import KernelRegistry
 from ..rows import RegionSpec
 
 SOFT = 0.03  # a kernel that is predicted so much longer counts 1/e of the chosen one
 ERROR, MOVED = 0.2, 0.1  # weights of predictions' errors and of constants' ways, beside regret
+LEARNT = 2.5  # residuals are those of kernels that take up to so many times the best's time
 NEAR = 2.0  # errors are those of kernels that take up to so many times the best's time
-STEPS = 1.1, 1.05  # of a constant, in each round of descent
-SQUARES = 3  # rounds of least squares
-PRIOR, LONGEST = (
-    0.5,
-    0.35,
-)  # weight of a constant's logarithm beside those of predictions, and its longest step
-ALONE, ROBUST = (
-    0.3,
-    0.15,
-)  # weight of an error that all kernels of a region share; errors from which on they count less
-TOLD_APART = 0.02  # the step that derivatives are taken by
+STEPS = 1.2, 1.1, 1.05  # of a constant, in each round
 
 
 @dataclass(frozen=True)
@@ -90,61 +80,28 @@ class Fit:
         return {k: self.kernels[k][2].predicted(self.kernels[k][1], device)[1] for k in kernels}
 
     def run(self, say: Callable[[str], None] = lambda text: None) -> Calibration:
-        """All rounds; the calibration that was found."""
-        for n in range(SQUARES):
-            self._least_squares()
-            say(f"least squares, round {n + 1}: {self.judged()}")
-        for step in STEPS:
+        """All rounds, and then the residuals; the calibration that was found."""
+        for n, step in enumerate(STEPS):
             self._descend(step)
-            say(f"descent by {step}: {self.judged()}")
+            say(f"round {n + 1} of {len(STEPS)}: {self.judged()}")
+        self.calibration = self.calibration.with_measured(self.residuals())
+        self.predicted = self._predict(self.calibration, range(len(self.kernels)))
         return self.calibration
 
-    def _least_squares(self) -> None:
-        """One step of Gauss-Newton, halved until the errors are smaller."""
-        near = [
-            [k for k in row if self.kernels[k][3] < NEAR * min(self.kernels[j][3] for j in row)]
-            for row in self.rows
-        ]
-        order = [k for row in near for k in row]
-        changed = {name: self._derivative(name, order) for name, value in self.values.items() if value}
-        slopes = {name: found for name, found in changed.items() if found.any()}
-        if not slopes:
-            return
-        used = list(slopes)
-        jacobian, errors = np.stack([slopes[name] for name in used], 1), self._errors(order, self.predicted)
-        rows, weights = _centered([len(row) for row in near])
-        shares = weights / np.maximum(1.0, np.abs(rows @ errors) / ROBUST)
-        whole, aims = rows @ jacobian * shares[:, None], rows @ errors * shares
-        moved = np.array(
-            [math.log(self.values[name] / self.start[name]) if self.start[name] else 0.0 for name in used]
-        )
-        inverse = whole.T @ whole + PRIOR * np.eye(len(used))
-        step = np.clip(-np.linalg.solve(inverse, whole.T @ aims + PRIOR * moved), -LONGEST, LONGEST)
-        before = float(aims @ aims) + PRIOR * float(moved @ moved)
-        for share in (1.0, 0.5, 0.25):
-            values = {name: self.values[name] * math.exp(share * d) for name, d in zip(used, step)}
-            calibration = self.calibration.with_values(values)
-            predicted = self._predict(calibration, range(len(self.kernels)))
-            errors = (rows @ self._errors(order, predicted)) * shares
-            if (
-                float(errors @ errors) + PRIOR * float((moved + share * step) @ (moved + share * step))
-                < before
-            ):
-                self.calibration, self.predicted = calibration, predicted
-                self.values.update(values)
-                return
-
-    def _derivative(self, name: str, kernels: Sequence[int]) -> NDArray[np.float64]:
-        """Of the logarithms of predictions, by that of a constant."""
-        by = math.exp(TOLD_APART)
-        sides = [
-            self._predict(self.calibration.with_values({name: self.values[name] * f}), kernels)
-            for f in (by, 1 / by)
-        ]
-        return np.array([math.log(sides[0][k] / sides[1][k]) for k in kernels]) / (2 * TOLD_APART)
-
-    def _errors(self, kernels: Sequence[int], predicted: Mapping[int, float]) -> NDArray[np.float64]:
-        return np.array([math.log(predicted[k] / self.kernels[k][3]) for k in kernels])
+    def residuals(self) -> dict[str, Any]:
+        """Of ops that have features: what is left of measured times, as a calibration keeps it."""
+        found: dict[str, list[Residual]] = {}
+        for row in self.rows:
+            region, best = self.kernels[row[0]][1], min(self.kernels[k][3] for k in row)
+            if (kind := region.kind.name) not in FEATURES:
+                continue
+            logs = {
+                self.kernels[k][2].id: math.log(self.kernels[k][3] / self.predicted[k])
+                for k in row
+                if self.kernels[k][3] < LEARNT * best
+            }
+            found.setdefault(kind, []).append(Residual(FEATURES[kind](region), logs))
+        return {kind: fitted(residuals).to_json() for kind, residuals in found.items()}
 
     def _descend(self, step: float) -> None:
         """One round over all constants, in any order, each a step up or down where that is better."""
@@ -213,19 +170,6 @@ class Fit:
     def judged(self) -> Judged:
         """Of these samples, by the predictions as they are."""
         return _judged([[(self.predicted[k], self.kernels[k][3]) for k in row] for row in self.rows])
-
-
-def _centered(sizes: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows of a matrix that takes errors of regions, of so many kernels each, to those within each region and its mean; and their weights."""
-    number = sum(sizes)
-    rows, weights, at = [], [], 0
-    for size in sizes:
-        mean = np.zeros(number)
-        mean[at : at + size] = 1 / size
-        rows += [np.eye(1, number, at + k)[0] - mean for k in range(size)] + [mean]
-        weights += [1 / math.sqrt(size)] * size + [ALONE]
-        at += size
-    return np.array(rows), np.array(weights)
 
 
 def judge(samples: Sequence[Sample], device: DeviceSpec, registry: KernelRegistry) -> Judged:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DeviceError
 
@@ -36,11 +39,44 @@ def family(name: str) -> Callable[[type[T]], type[T]]:
     return add
 
 
+class Nearby:
+    """Measured regions of an op.
+
+    points   features of each region
+    kernels  for each kernel the regions it was timed on, and their weights
+    """
+
+    def __init__(
+        self, points: Sequence[Sequence[float]], kernels: Mapping[str, tuple[Sequence[int], Sequence[float]]]
+    ) -> None:
+        self.points = np.array(points, np.float64)
+        self.kernels = {
+            id: (np.array(at, np.intp), np.array(weights, np.float64))
+            for id, (at, weights) in kernels.items()
+        }
+
+    def log_factor(self, kernel_id: str, closeness: NDArray[np.float64]) -> float:
+        """The logarithm of measured over predicted time that is expected of a kernel."""
+        if kernel_id not in self.kernels:
+            return 0.0
+        at, weights = self.kernels[kernel_id]
+        return float(closeness[at] @ weights)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "points": [[round(float(x), 3) for x in p] for p in self.points],
+            "kernels": {
+                id: [at.tolist(), [round(float(w), 4) for w in ws]] for id, (at, ws) in self.kernels.items()
+            },
+        }
+
+
 class Calibration:
     """Values by "family.field", or "family.field.key" of a mapping. Equal and hashed by content, as part of a DeviceSpec.
 
     gpu     the GPU that was measured, "" where constants are the defaults
     errors  of predictions on the half of the draw that was not fitted, by family of ops: see `aicf calibrate`
+    measured  regions by op, as `Nearby.to_json` gives them: see registry/nearby.py
     """
 
     def __init__(
@@ -48,9 +84,10 @@ class Calibration:
         gpu: str = "",
         values: Mapping[str, float] = MappingProxyType({}),
         errors: Mapping[str, Any] = MappingProxyType({}),
+        measured: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.gpu, self.values, self.errors = gpu, dict(values), dict(errors)
-        self._key = gpu, tuple(sorted(self.values.items()))
+        self.gpu, self.values, self.errors, self.measured = gpu, dict(values), dict(errors), dict(measured)
+        self._key = gpu, tuple(sorted(self.values.items())), json.dumps(self.measured, sort_keys=True)
         self._hash = hash(self._key)
         self._records: dict[type, Any] = {}
 
@@ -66,10 +103,15 @@ class Calibration:
         return hashlib.blake2s(repr(self._key).encode(), digest_size=8).hexdigest()
 
     def __repr__(self) -> str:
-        return f"Calibration({self.gpu!r}, {len(self.values)} values)"
+        return f"Calibration({self.gpu!r}, {len(self.values)} values, measured {sorted(self.measured)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Calibration, (self.gpu, self.values, self.errors)
+        return Calibration, (self.gpu, self.values, self.errors, self.measured)
+
+    @cached_property
+    def nearby(self) -> dict[str, Nearby]:
+        """Measured regions, by the name of their op."""
+        return {kind: Nearby(found["points"], found["kernels"]) for kind, found in self.measured.items()}
 
     def record(self, kind: type[T]) -> T:
         """The constants of a family, with this calibration's values in the place of defaults."""
@@ -95,16 +137,21 @@ class Calibration:
         return replace(made, **changed)  # type: ignore[type-var]
 
     def with_values(self, values: Mapping[str, float]) -> Calibration:
-        return Calibration(self.gpu, {**self.values, **values}, self.errors)
+        return Calibration(self.gpu, {**self.values, **values}, self.errors, self.measured)
+
+    def with_measured(self, measured: Mapping[str, Any]) -> Calibration:
+        """With other measured regions; what predictions by constants are fitted for."""
+        return Calibration(self.gpu, self.values, self.errors, measured)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, **more: Any) -> None:
         """Write a file that `load` reads. more: what else is to be kept of how it was fitted, such as the draw."""
         data = {"format": FORMAT, "gpu": self.gpu, **more, "errors": self.errors, "values": self.values}
+        text = json.dumps(data, indent=1)[:-2] + ',\n "measured": ' + json.dumps(self.measured) + "\n}\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8", newline="\n")
+        partial.write_text(text, encoding="utf-8", newline="\n")
         partial.replace(path)
 
     @staticmethod
@@ -116,7 +163,8 @@ class Calibration:
                 type(v) in (int, float) and 0 <= v < math.inf
                 for v in (*data["values"].values(), *(e["off"] for e in data["errors"].values()))
             )
-            made = Calibration(data["gpu"], data["values"], data["errors"])
+            made = Calibration(data["gpu"], data["values"], data["errors"], data.get("measured", {}))
+            _ = made.nearby
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DeviceError(f"{path} is no calibration that can be read: {error}", expected="a file of `aicf calibrate`, or none") from error  # fmt: skip
         if not good:

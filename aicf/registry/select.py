@@ -20,6 +20,7 @@ from ..rows import Form, RegionSpec
 from .checks import OF_FORM
 from .cost import Cost
 from .index import REQUIRED, Bits, lacks
+from .nearby import least_factor
 from .registry import KernelRegistry
 from .tuning import Times, Tuning
 from .variant import KernelVariant, Reject, structure
@@ -183,7 +184,9 @@ class Selector:
         bits = self.index.begins(schema_of(region.kind))
         floors = self.index.floors(bits & self.index.accepting(structure(region), len(region.ops)))
         try:
-            return min([floor(region, self.device) for floor in floors], default=0.0)
+            return min([floor(region, self.device) for floor in floors], default=0.0) * least_factor(
+                region, self.device
+            )
         except Exception:
             for variant in self.index.members(bits):
                 variant.floor(region, self.device)  # the one that fails says so

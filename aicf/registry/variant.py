@@ -54,6 +54,7 @@ from .launch import (
     WindowMap,
     Work,
 )
+from .nearby import corrected, least_factor
 from .numerics import UNDECLARED, NumericClass, no_class, of_region
 
 Floor = Callable[[RegionSpec, DeviceSpec], float]
@@ -180,9 +181,11 @@ class KernelVariant(Immovable):
         """What `cost` says of a region that the variant takes, and its microseconds; KernelError if that is no time."""
         try:
             cost = self.cost(region, device)
-            if not isinstance(cost, Cost) or math.isnan(us := cost.us):
+            if not isinstance(cost, Cost) or math.isnan(cost.us):
                 raise TypeError(f"it returned {cost!r}")
-            return cost, us
+            if device.calibration.measured:
+                cost = corrected(self.id, region, device, cost)
+            return cost, cost.us
         except AicfError:
             raise
         except Exception as error:
@@ -206,7 +209,7 @@ class KernelVariant(Immovable):
         try:
             if math.isnan(us := self.least(region, device)):
                 raise ValueError(f"it returned {us!r}")
-            return us
+            return us * least_factor(region, device)
         except AicfError:
             raise
         except Exception as error:

@@ -6,11 +6,13 @@ stores may have any element type. Regions are read by rows/read.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from ...registry.checks import first_failure
+from ...registry.nearby import features
 from ...registry.variant import Checks, In, Num, Out, Reject, at_most, cdiv
 from ...rows import RegionSpec
 from ...rows.program import Gemm, Map, RegionProgram
@@ -147,6 +149,26 @@ def epilogue_statistics(region: RegionSpec) -> EpilogueStatistics:
     matrices = sum(walks)
     flops = after.flops / max(1, after.numel)
     return EpilogueStatistics(len(after.stores), matrices + (p.c is not None), len(walks) - matrices, flops)
+
+
+@features("gemm")
+def shape_features(region: RegionSpec) -> tuple[float, ...]:
+    """Logarithms of extents, of which few rows matter most; the layouts, types and epilogue; and whether rows of results are ragged."""
+    p, f = read(region)[0], epilogue_statistics(region)
+    m, n, k, count = (math.log2(max(1, extent)) for extent in (p.m, p.n, p.k, p.count))
+    layouts = 1.5 * (p.a_steps[-1] == 1), 1.5 * (p.b_steps[-1] == 1)
+    ragged = 3.0 * (p.n % 8 != 0), 1.5 * (p.n % 64 != 0 and p.n < 512)
+    return (
+        1.5 * m,
+        n,
+        k,
+        0.7 * count,
+        *layouts,
+        2.0 * p.dtype.itemsize,
+        1.5 * f.matrices,
+        0.02 * f.flops,
+        *ragged,
+    )
 
 
 # --- the epilogue -----------------------------------------------------------------------------------------------------

@@ -196,7 +196,9 @@ def cost(
         # stores one by one are all in its way, and so is what warps tell each other
         column_sums = _column_sums_us(c, region)
         stored = boxes or leaving is not None
-        beside = c.slowed * (each - c.subtile_us - column_sums) + column_sums if stored else _apart_us(c, region)
+        beside = (
+            c.slowed * (each - c.subtile_us - column_sums) + column_sums if stored else _apart_us(c, region)
+        )
         in_turn += most * subtiles * beside
     # the last results of all multiprocessors are stored at once
     at_end = min(tiles, usable(tiling, device) * tiling.blocks) * tiling.m * tiling.columns
@@ -318,7 +320,11 @@ def _subtile_us(c: WgmmaConstants, tiling: WgmmaTiling, region: RegionSpec, boxe
 def _apart_us(c: WgmmaConstants, region: RegionSpec) -> float:
     """To store 64 x 64 results one by one: rows that begin within a sector of 32 bytes are written in parts of sectors."""
     _, after = problem.read(region)
-    ragged = any(region.results[i].shape[-1:] and region.results[i].shape[-1] * region.results[i].dtype.itemsize % SECTOR for _, i in after.stores)
+    ragged = any(
+        region.results[i].shape[-1:]
+        and region.results[i].shape[-1] * region.results[i].dtype.itemsize % SECTOR
+        for _, i in after.stores
+    )
     return c.apart_us * (c.ragged if ragged else 1.0)
 
 
