@@ -16,7 +16,7 @@ from typing import Any
 
 from ..device.calibration import Calibration, names
 from ..device.spec import DeviceSpec
-from ..registry.nearby import FEATURES, Residual, fitted
+from ..registry.nearby import FEATURES, MeasuredRegion, fitted
 from ..registry.registry import KernelRegistry
 from ..rows import RegionSpec
 
@@ -90,7 +90,7 @@ class Fit:
 
     def residuals(self) -> dict[str, Any]:
         """Of ops that have features: what is left of measured times, as a calibration keeps it."""
-        found: dict[str, list[Residual]] = {}
+        found: dict[str, list[MeasuredRegion]] = {}
         for row in self.rows:
             region, best = self.kernels[row[0]][1], min(self.kernels[k][3] for k in row)
             if (kind := region.kind.name) not in FEATURES:
@@ -100,7 +100,7 @@ class Fit:
                 for k in row
                 if self.kernels[k][3] < LEARNT * best
             }
-            found.setdefault(kind, []).append(Residual(FEATURES[kind](region), logs))
+            found.setdefault(kind, []).append(MeasuredRegion(FEATURES[kind](region), logs))
         return {kind: fitted(residuals).to_json() for kind, residuals in found.items()}
 
     def _descend(self, step: float) -> None:

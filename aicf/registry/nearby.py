@@ -23,7 +23,7 @@ from .cost import Cost
 REACH = 3.0  # of features: a region so far away counts 0.6
 NOISE = 0.3  # what a measured region is trusted less for, beside a weight of 1
 MOST = 0.35  # the greatest logarithm of a correction: a factor of 1.42
-TERM = "regions like it"
+TERM = "measured nearby"
 
 Features = Callable[[RegionSpec], Sequence[float]]
 FEATURES: dict[str, Features] = {}
@@ -39,14 +39,14 @@ def features(kind: str) -> Callable[[Features], Features]:
     return add
 
 
-class Residual(NamedTuple):
+class MeasuredRegion(NamedTuple):
     """Of a measured region: its features, and for each kernel the logarithm of measured over predicted time."""
 
     features: Sequence[float]
     logs: Mapping[str, float]
 
 
-def fitted(residuals: Sequence[Residual]) -> Nearby:
+def fitted(residuals: Sequence[MeasuredRegion]) -> Nearby:
     """By ridge regression, for each kernel by itself."""
     points = np.array([r.features for r in residuals], np.float64)
     found = {}

@@ -160,7 +160,7 @@ def cost(
         split is None and not register_operand and staged(tiling, region),
     )
     boxes = boxes if leaving is None else leaving.boxes
-    a_extent, b_extent = boxed(tiling.m, m), boxed(tiling.n, n)
+    a_extent, b_extent = float(boxed(tiling.m, m)), boxed(tiling.n, n)
     if not flat and m < tiling.m and p.dtype.itemsize == f16.itemsize and p.a_steps[-2] == 1 and m > 1:
         a_extent += c.outside * (tiling.m - cdiv(m, ATOM) * ATOM)  # boxes of 64 that lie outside altogether
     fetch = max(
