@@ -81,6 +81,8 @@ class Fit:
 
     def run(self, say: Callable[[str], None] = lambda text: None) -> Calibration:
         """All rounds, and then the residuals; the calibration that was found."""
+        self.calibration = self.calibration.with_measured({})
+        self.predicted = self._predict(self.calibration, range(len(self.kernels)))
         for n, step in enumerate(STEPS):
             self._descend(step)
             say(f"round {n + 1} of {len(STEPS)}: {self.judged()}")

@@ -69,9 +69,9 @@ def calibrated(
     before = _judged(held_lines, device, registry)
     after = _judged(held_lines, replace(device, calibration=found), registry)
     improved = (after[ALL].regret, after[ALL].off) < (before[ALL].regret, before[ALL].off)
-    values, judged = (found.values, after) if improved else (device.calibration.values, before)
+    kept, judged = (found, after) if improved else (device.calibration, before)
     errors = {name: _errors(j) for name, j in judged.items()}
-    calibration = Calibration(device.name, values, errors)
+    calibration = Calibration(device.name, kept.values, errors, kept.measured)
     return Result(calibration, improved, before, after, len(fit_lines), len(held_lines))
 
 
