@@ -78,7 +78,10 @@ def calibrated(
 def _judged(lines: Sequence[Line], device: DeviceSpec, registry: KernelRegistry) -> dict[str, Judged]:
     """Of all regions, and of each family."""
     families = sorted({line.family for line in lines})
-    groups = {ALL: list(lines), **{name: [line for line in lines if line.family == name] for name in families}}
+    groups = {
+        ALL: list(lines),
+        **{name: [line for line in lines if line.family == name] for name in families},
+    }
     return {name: judge(samples(some), device, registry) for name, some in groups.items()}
 
 
