@@ -14,6 +14,8 @@ from kernel_cases import (
     MMA_ATTENTION,
     MMA_ATTENTION_GRAD,
     OF_KEYS,
+    TURING_ATTENTION,
+    TURING_ATTENTION_GRAD,
     Case,
     attention,
     attention_grad,
@@ -154,7 +156,7 @@ def test_tensor_cores_have_equal_bits_each_time(gpu, sizes, asked, d):  # noqa: 
 
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("variant", [HOPPER_ATTENTION, MMA_ATTENTION])
+@pytest.mark.parametrize("variant", [HOPPER_ATTENTION, MMA_ATTENTION, TURING_ATTENTION])
 def test_tensor_cores_keep_what_is_no_number_with_the_queries_that_meet_it(gpu, variant, value):  # noqa: F811
     case = Case(variant, attention((2, 300, 64), (2, 300, 64), causal=True, dtype=f16))
     q, k, v = (x.copy() for x in operands_for(case).arrays)
@@ -182,9 +184,10 @@ def test_mma_has_equal_bits_each_time(gpu, kind, make, d, asked):  # noqa: F811
 
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("least", [-np.inf, -1e9, np.finfo(np.float32).min])
-def test_mma_takes_biases_that_stand_for_masks(gpu, least):  # noqa: F811
+@pytest.mark.parametrize("variant", [MMA_ATTENTION, TURING_ATTENTION])
+def test_mma_takes_biases_that_stand_for_masks(gpu, variant, least):  # noqa: F811
     """Of a row of the least numbers all keys weigh the same, unless they are infinite: then none does."""
-    case = Case(MMA_ATTENTION, attention((2, 70, 64), (2, 90, 64), bias=(70, 90), dtype=f16))
+    case = Case(variant, attention((2, 70, 64), (2, 90, 64), bias=(70, 90), dtype=f16))
     q, k, v, bias = (x.copy() for x in operands_for(case).arrays)
     bias[:, 50:], bias[[3, 65]] = least, least
     out, lse = (x.astype(np.float64) for x in launch_case(gpu, case, [q, k, v, bias]))
@@ -201,8 +204,11 @@ def test_mma_takes_biases_that_stand_for_masks(gpu, least):  # noqa: F811
 
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("queries", [1, 70])
-def test_mma_reads_no_key_behind_a_length_whatever_it_holds(gpu, queries):  # noqa: F811
-    case = Case(MMA_ATTENTION, attention((4, 2, queries, 64), (4, 2, 150, 64), ragged=True, dtype=f16))
+@pytest.mark.parametrize(
+    "forward, backward", [(MMA_ATTENTION, MMA_ATTENTION_GRAD), (TURING_ATTENTION, TURING_ATTENTION_GRAD)]
+)
+def test_mma_reads_no_key_behind_a_length_whatever_it_holds(gpu, forward, backward, queries):  # noqa: F811
+    case = Case(forward, attention((4, 2, queries, 64), (4, 2, 150, 64), ragged=True, dtype=f16))
     lengths = np.array([0, 150, 64, 7], np.int32)
     q, k, v, _ = operands_for(case).arrays
     k, v = k.copy(), v.copy()
@@ -213,9 +219,7 @@ def test_mma_reads_no_key_behind_a_length_whatever_it_holds(gpu, queries):  # no
         want, want_lse = by_formula(q[n], k[n], v[n], np.tile(np.arange(150) < length, (queries, 1)))
         np.testing.assert_allclose(out[n].astype(np.float64), want, rtol=2e-3, atol=2e-3)
         np.testing.assert_allclose(lse[n], want_lse, rtol=1e-3, atol=1e-3)
-    grad = Case(
-        MMA_ATTENTION_GRAD, attention_grad((4, 2, queries, 64), (4, 2, 150, 64), ragged=True, dtype=f16)
-    )
+    grad = Case(backward, attention_grad((4, 2, queries, 64), (4, 2, 150, 64), ragged=True, dtype=f16))
     dout = np.random.default_rng(1).normal(size=out.shape).astype(np.float16)
     dq, dk, dv = launch_case(gpu, grad, [dout, q, k, v, out, lse, lengths])
     assert np.isfinite(dq).all() and not dq[0].any()
