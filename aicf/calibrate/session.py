@@ -23,7 +23,6 @@ NEAR = 2.0  # kernels that are predicted to take up to so many times the best on
 MOST_US = 3000.0  # of the chosen kernel, as predicted
 AT_ONCE = 8  # regions whose kernels are compiled together
 OF_STEP = 4  # regions of a step, at most
-EACH_S = 0.15  # seconds of samples for each region, after the least number of them
 
 
 class Measures(Protocol):
@@ -79,7 +78,7 @@ def _measured(
 ) -> Line:  # fmt: skip
     """A region's times. Where none can be measured the line says why, so that a run that goes on does not try it again."""
     try:
-        return line_of(draw, n, str(d.step), bench.region(d.region, ids, clock() + EACH_S))
+        return line_of(draw, n, str(d.step), bench.region(d.region, ids, clock()))
     except TuningError as error:  # the device is lost
         keep(Line(draw, n, str(d.step), d.region, {}, {"device": error.what}))
         raise

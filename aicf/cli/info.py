@@ -58,7 +58,18 @@ def run(args: argparse.Namespace) -> int:
             f"{d.tflops.get('f16', 0):g}",
         )
     console.print(table)
+    console.print(Text(visible(f"Calibrated: {_calibrations()}"), style="dim"))
     return 0
+
+
+def _calibrations() -> str:
+    """The GPUs whose constants of predictions were fitted, in the package and by this user."""
+    from .. import config
+    from ..device.calibration import SHIPPED
+
+    names = [path.stem for path in sorted(SHIPPED.glob("*.json"))]
+    own = sorted(config.own_calibration_file("cuda").parent.glob("*.json"))
+    return f"{', '.join(names)} in the package" + "".join(f"; {path.stem} in {path}" for path in own)
 
 
 def _table(name: str, *columns: str) -> Table:

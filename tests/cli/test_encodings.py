@@ -37,7 +37,7 @@ COMMANDS = [
     ["report", "model.py", "-o", "report.html"], ["dump", "model.py", "-o", "dump"], ["profile", "model.py", "--runs", "2"],
     ["profile", "model.py", "--runs", "2", "-v", "-o", "trace.json"], ["profile", "model.py", "--runs", "2", "--json"],
     ["tune", "model.py", "--device", "cpu", "--budget", "20"], ["tune", "--check", "tuning.json"], ["doctor", "--device", "cpu"],
-    ["demo", "--device", "cpu", "--epochs", "1"], ["run", "none.onnx"],
+    ["demo", "--device", "cpu", "--epochs", "1"], ["run", "none.onnx"], ["calibrate", "--device", "cpu"],
 ]  # fmt: skip
 
 
