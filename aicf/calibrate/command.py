@@ -84,14 +84,14 @@ class Session:
     def finish(self, others: Sequence[Path], as_json: bool = False, minutes: float = 0.0) -> int:
         """Fits, writes the calibration, and reports."""
         lines = self.lines(others)
-        if min(map(len, halves(lines, self.draw))) < LEAST:
+        if min(map(len, halves(lines))) < LEAST:
             raise TuningError(
                 f"too few regions are measured: {counted(len(lines), 'region')}", expected=f"{2 * LEAST} or more with several kernels",
                 hint=f"aicf calibrate --draw {json.dumps(self.draw)} --minutes {max(3, 2 * minutes):g} goes on from here",
             )  # fmt: skip
         with progress("fitting") as advance:
             result = calibrated(
-                lines, self.device, self.registry, self.draw, lambda text: advance(0, None, text)
+                lines, self.device, self.registry, lambda text: advance(0, None, text)
             )
         result.calibration.save(
             self.output, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()

@@ -60,10 +60,10 @@ class Result(Printed):
 
 
 def calibrated(
-    lines: Sequence[Line], device: DeviceSpec, registry: KernelRegistry, seed: str, say: Callable[[str], None] = lambda text: None
+    lines: Sequence[Line], device: DeviceSpec, registry: KernelRegistry, say: Callable[[str], None] = lambda text: None
 ) -> Result:  # fmt: skip
     """Fit the constants to one half of the regions, and compare them with those in use on the other half."""
-    fit_lines, held_lines = halves(lines, seed)
+    fit_lines, held_lines = halves(lines)
     fit = Fit(samples(fit_lines), device, registry)
     found = fit.run(say=say)
     before = _judged(held_lines, device, registry)

@@ -5,9 +5,8 @@ A line says which GPU it is of, and of each kernel the digest of its source: a k
 
 from __future__ import annotations
 
+import hashlib
 import json
-import random
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,18 +100,17 @@ def _place(device: DeviceSpec) -> str:
     return place_of(device.name, device.target, device.sms)
 
 
-def halves(lines: Iterable[Line], seed: str) -> tuple[list[Line], list[Line]]:
-    """(what is fitted, what is held out): of each family's regions every other one, from the first or the second on, which is drawn."""
-    by_family = defaultdict[str, list[Line]](list)
-    for line in sorted(lines, key=lambda line: (line.draw, line.number, line.region.key)):
-        if len(line.times) > 1:
-            by_family[line.family].append(line)
-    fitted, held = list[Line](), list[Line]()
-    for name, some in sorted(by_family.items()):
-        first = random.Random(f"halves {seed} {name}").randrange(2)
-        fitted += some[first::2]
-        held += some[1 - first :: 2]
-    return fitted, held
+def is_fitted(region: RegionSpec) -> bool:
+    """Which half a region is in, by its key alone. So it is in the same half in each run, whatever else was measured: what a calibration in use was
+    fitted to is never held out later."""
+    return hashlib.blake2s(f"half {region.key}".encode(), digest_size=1).digest()[0] % 2 == 0
+
+
+def halves(lines: Iterable[Line]) -> tuple[list[Line], list[Line]]:
+    """(what is fitted, what is held out), of the regions on which several kernels were timed."""
+    timed = [line for line in lines if len(line.times) > 1]
+    timed.sort(key=lambda line: (line.draw, line.number, line.region.key))
+    return [x for x in timed if is_fitted(x.region)], [x for x in timed if not is_fitted(x.region)]
 
 
 def samples(lines: Sequence[Line]) -> list[Sample]:

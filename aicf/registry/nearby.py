@@ -64,9 +64,11 @@ def _closeness(points: NDArray[np.float64], point: NDArray[np.float64]) -> NDArr
 
 @lru_cache(maxsize=1024)
 def _of_region(region: RegionSpec, device: DeviceSpec) -> NDArray[np.float64]:
-    """How close each measured region is."""
+    """How close each measured region is: not at all, where a file of another version compares regions by other features."""
     kind = region.kind.name
-    return _closeness(device.calibration.nearby[kind].points, np.array(FEATURES[kind](region), np.float64))
+    points = device.calibration.nearby[kind].points
+    point = np.array(FEATURES[kind](region) if kind in FEATURES else (), np.float64)
+    return _closeness(points, point) if points.shape[1:] == point.shape else np.zeros(len(points))
 
 
 def corrected(kernel_id: str, region: RegionSpec, device: DeviceSpec, cost: Cost) -> Cost:

@@ -34,12 +34,9 @@ def not_measured(device: str, kind: str) -> str:
 
 
 def errors_of_predictions(errors: Mapping[str, Any]) -> str:
-    """How far predictions are off, by family of ops, as a calibration has it: `predictions are off by 12 % (products 9 %), …`; "" if it says nothing."""
-    (_, total), *families = [(name, e["off"]) for name, e in errors.items()] or [("", None)]
-    if total is None:
-        return ""
-    each = f" ({', '.join(f'{name} {off:.0%}' for name, off in families)})" if families else ""
-    return f"predictions are off by {total:.0%}{each}, on regions of published models that no constant was fitted to"
+    """How far predictions are off, by family of ops, as a calibration has it; "" if it says nothing."""
+    each = ", ".join(f"{e['off']:.0%} for {name}" for name, e in errors.items())
+    return f"predictions are off by {each}: regions of published models that were not fitted" if each else ""
 
 
 def factor(ratio: float) -> str:

@@ -396,7 +396,7 @@ def test_errors_of_predictions_are_in_the_verbose_text_the_data_and_the_page():
         aicf.explain_for(gemm_bias(), replace(spec, calibration=Calibration("h200", values, e)))
         for e in (errors, {})
     )
-    line = "predictions are off by 12% (products 8%), on regions of published models"
+    line = "predictions are off by 12% for all regions, 8% for products"
     assert line in str(known.verbose()) and line not in str(known) and line not in str(unknown.verbose())
     data = json.loads(json.dumps(known.to_json()))
     check_explanation(data)
