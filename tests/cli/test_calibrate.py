@@ -342,7 +342,7 @@ def test_the_file_of_the_user_s_folder_is_found_and_off_uses_the_package_s(tmp_p
     "", "{", "[]", '{"format": "other"}', '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": "1"}}',
     '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": -1}}',
     '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": NaN}}',
-    *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {}, "measured": {"gemm": %s}}' % broken for broken in (
+    *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {}, "measured": {"gemm": ' + broken + "}}" for broken in (
         '{"points": [[1, 2], [3]], "kernels": {}}', '{"points": [[1, 2]], "kernels": {"a": [[1], [0.5]]}}', '{"points": [1], "kernels": {}}',
         '{"points": [[1, 2]], "kernels": {"a": [[0], [0.5, 1]]}}', '{"points": [[1, NaN]], "kernels": {}}',
     )),
