@@ -90,9 +90,7 @@ class Session:
                 hint=f"aicf calibrate --draw {json.dumps(self.draw)} --minutes {max(3, 2 * minutes):g} goes on from here",
             )  # fmt: skip
         with progress("fitting") as advance:
-            result = calibrated(
-                lines, self.device, self.registry, lambda text: advance(0, None, text)
-            )
+            result = calibrated(lines, self.device, self.registry, lambda text: advance(0, None, text))
         result.calibration.save(
             self.output, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()
         )

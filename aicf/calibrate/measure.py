@@ -48,7 +48,9 @@ class ColdBench(Bench):
     def _read_other_data(self) -> Call:
         """Sums twice as many bytes as the cache holds. They are read, not written, so that nothing is left to be written back."""
         kind, schema = OpKind("reduce_sum"), schema_of("reduce_sum")
-        given = TensorSpec((max(1, 2 * self.runtime.spec.l2_bytes // 4096), 1024), DType.f32, self.runtime.kind)
+        given = TensorSpec(
+            (max(1, 2 * self.runtime.spec.l2_bytes // 4096), 1024), DType.f32, self.runtime.kind
+        )
         attrs = schema.pack(schema.normalized([given], {"axes": (1,), "keepdims": False}))
         (made,) = schema.infer([given], attrs)
         region = RegionSpec.single(kind, attrs, [TensorDesc.dense(given)], [TensorDesc.dense(made)])
@@ -64,7 +66,11 @@ class ColdBench(Bench):
     def workspace(self, id: str, region: RegionSpec) -> Tensor | None:
         """Memory for what a kernel keeps while it runs."""
         nbytes = self.registry.by_id(id).query_workspace(region, self.runtime.spec)
-        return self.runtime.empty(TensorSpec((-(-nbytes // 4),), DType.f32, self.runtime.kind)) if nbytes else None
+        return (
+            self.runtime.empty(TensorSpec((-(-nbytes // 4),), DType.f32, self.runtime.kind))
+            if nbytes
+            else None
+        )
 
 
 class _Sets:
@@ -119,7 +125,12 @@ class _Sets:
 
 
 def _cold_sample(
-    runtime: CudaRuntime, calls: Sequence[Call], capture_safe: bool, read_other: Call, before: Any, behind: Any
+    runtime: CudaRuntime,
+    calls: Sequence[Call],
+    capture_safe: bool,
+    read_other: Call,
+    before: Any,
+    behind: Any,
 ) -> tuple[Sample, int]:
     """Device time of a graph of launches, each on the next set of tensors, after other data went through the cache."""
     driver, check, stream = runtime.driver, runtime.check, runtime.stream.handle

@@ -93,7 +93,9 @@ def _line_of(data: Any) -> Line:
     if not all(0 < us < float("inf") for us in times.values()) or times.keys() != data["kernels"].keys():
         raise ValueError("times are microseconds above 0, each of a kernel with a digest")
     region = region_of(data["region"], "region")
-    return Line(str(data["draw"]), int(data["number"]), str(data["step"]), region, times, dict(data["refused"]))
+    return Line(
+        str(data["draw"]), int(data["number"]), str(data["step"]), region, times, dict(data["refused"])
+    )
 
 
 def _place(device: DeviceSpec) -> str:

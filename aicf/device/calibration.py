@@ -60,7 +60,9 @@ class Nearby:
         )
         numbers = [self.points, *(weights for _, weights in self.kernels.values())]
         if self.points.ndim != 2 or not whole or not all(np.isfinite(x).all() for x in numbers):
-            raise ValueError("measured regions are points of equal length, and for each kernel some of them with weights")
+            raise ValueError(
+                "measured regions are points of equal length, and for each kernel some of them with weights"
+            )
 
     def log_factor(self, kernel_id: str, closeness: NDArray[np.float64]) -> float:
         """The logarithm of measured over predicted time that is expected of a kernel."""

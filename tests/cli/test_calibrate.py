@@ -154,9 +154,7 @@ def check_result(result, badly: bool) -> None:
 def test_constants_that_are_right_stay(registry, tmp_path, capsys):
     """Times are the predictions, so no other constants can do better."""
     machine = Machine(registry, DEFAULT)
-    result = calibrated(
-        lines_of(products(np.random.default_rng(3), 4, registry), machine), H200, registry
-    )
+    result = calibrated(lines_of(products(np.random.default_rng(3), 4, registry), machine), H200, registry)
     assert not result.improved and result.calibration.values == {}
     run = command.Session(H200, registry, "x", tmp_path / "h200.json")
     run._report(result, as_json=False)
