@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,7 @@ from aicf.device.calibration import DEFAULT, FAMILIES, SHIPPED, Calibration, nam
 from aicf.device.runtime import cuda_missing, runtime
 from aicf.device.spec import PRESETS, constants, preset
 from aicf.errors import DeviceError, TuningError
+from aicf.graph.tune.measure import Bench as WarmBench
 from aicf.registry.measured import Measured, Timing
 from aicf.registry.nearby import FEATURES
 from aicf.registry.registry import KernelRegistry
@@ -263,6 +265,29 @@ def test_regions_run_on_the_bench_without_references():
     ids = [c.variant.id for c in aicf.registry.select.select(r, cpu.spec, bench.registry).ranked]
     found = bench.region(r, ids, 0.0)
     assert set(found.timings) == set(ids) and not found.refused
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_kernels_start_with_cold_caches():
+    """A map whose tensors fit in half of the second-level cache takes longer than by `aicf tune`, which has them there."""
+    cuda, registry, rng = runtime("cuda"), aicf.default_registry(), np.random.default_rng(run_number())
+    rows = cuda.spec.l2_bytes // 2 // (3 * 4 * 1024)
+    r = region("add", (rows, 1024), (rows, 1024), device="cuda")
+    id = aicf.registry.select.select(r, cuda.spec, registry).chosen.variant.id
+    cold, warm = (b(cuda, registry, rng).region(r, [id], 0.0).timings[id].us for b in (ColdBench, WarmBench))
+    assert cold > 1.1 * warm, f"cold {cold} us, warm {warm} us"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_every_kernel_of_drawn_regions_has_a_time():
+    """Of published models: strided operands of attention, labels, codes and states of optimizers among them."""
+    cuda, registry = runtime("cuda"), aicf.default_registry()
+    bench = ColdBench(cuda, registry, np.random.default_rng(run_number()))
+    for d in islice(command.drawn(run_seed(), cuda.spec, registry), 8):
+        ids = candidates(d.region, cuda.spec, registry)
+        bench.prepare([(id, d.region) for id in ids])
+        found = bench.region(d.region, ids, 0.0)
+        assert set(found.timings) == set(ids), f"seed {run_seed()}, {d}: {found.refused}"
 
 
 @pytest.mark.skipif(not cuda_missing(), reason="there is a GPU here")
