@@ -73,7 +73,9 @@ class ModelStep:
         if self.quantized:
             layers = quantize(layers, self.quantized)
         trained: dict[str, Any] = {"loss": loss, "optimizer": optimizer} if self.mode == "train" else {}
-        policy: dict[str, Any] = {"policy": "f32", "precision": "tf32"} if self.policy == "tf32" else {"policy": self.policy}
+        policy: dict[str, Any] = (
+            {"policy": "f32", "precision": "tf32"} if self.policy == "tf32" else {"policy": self.policy}
+        )
         try:
             explanation = explain_for(layers, device, self.mode, **policy, **trained)
         except AicfError:
@@ -123,7 +125,9 @@ def steps(seed: str) -> Iterator[ModelStep]:
             quantized = (
                 rng.choice(("", "", "", "int8", "int4")) if model in TRANSFORMERS and mode == "infer" else ""
             )
-            yield ModelStep(model, mode, policy if not quantized else "bf16", tokens // length, length, quantized)
+            yield ModelStep(
+                model, mode, policy if not quantized else "bf16", tokens // length, length, quantized
+            )
         else:
             yield ModelStep(model, mode, policy, max(1, tokens // 128), 0)
 

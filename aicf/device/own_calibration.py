@@ -27,11 +27,15 @@ def _read(path: Path, gpu: str, named: bool) -> Calibration | None:
     try:
         found = Calibration.load(path)
         if found.gpu != gpu:
-            raise DeviceError(f"{path} is a calibration of another GPU", expected=gpu, got=found.gpu or "none")
+            raise DeviceError(
+                f"{path} is a calibration of another GPU", expected=gpu, got=found.gpu or "none"
+            )
     except DeviceError as error:
         advice = "aicf calibrate writes one; AICF_CALIBRATION=off uses the constants of the package"
         text = f"the calibration is ignored: {error.what}" + (f", got {error.got}" if error.got else "")
         channels.warn("select", "calibration", f"{text} (next: {advice})", file=str(path), gpu=gpu)
         return None
-    channels.tell("select", "calibration", f"constants of predictions are those of {path}", file=str(path), gpu=gpu)
+    channels.tell(
+        "select", "calibration", f"constants of predictions are those of {path}", file=str(path), gpu=gpu
+    )
     return found

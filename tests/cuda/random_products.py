@@ -190,6 +190,8 @@ def _typical(form: Form, variant: KernelVariant) -> Problem:
 
 def few(variant: KernelVariant) -> int:
     """The most rows, or columns, that are tried of what takes few; 0 of others."""
+    if {"deep", "two", "flat"} & {*variant.config.split()}:
+        return 64
     return 4 if ".gemv_warps" in variant.id else 16 if ".gemv_" in variant.id else 0
 
 

@@ -275,7 +275,11 @@ class Explanation(Immovable, InNotebook, Printed):
             "mode": self.plan.mode,
             "device": self.device,
             "measured_on": measured_on(self.spec) if self.spec else None,
-            **({"prediction_errors": self.spec.calibration.errors} if self.spec and self.spec.calibration.errors else {}),
+            **(
+                {"prediction_errors": self.spec.calibration.errors}
+                if self.spec and self.spec.calibration.errors
+                else {}
+            ),
             "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
             "plan": self.plan.key,
             "target": _target_json(self.spec) if self.spec else None,
