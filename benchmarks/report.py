@@ -29,7 +29,7 @@ FIGURES = (
     ("GPT-2 124M, 16x1024, bf16, AdamW: train step", "torch.compile + CUDA graph"),
     ("attention bf16 16x12x1024x64 causal, backward", "the better of cuDNN and FlashAttention"),
     ("digits MLP, first step, cold, the whole process", "torch.compile"),
-    ("all regions: regret of the untuned choice", None),
+    ("regions of published models: regret", None),
 )
 
 PAGE = """# Results: {name}

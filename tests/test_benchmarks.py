@@ -458,8 +458,13 @@ def test_regret_is_summed_up_by_family_with_the_error_of_predictions():
         instance("softmax", 0.0, {"a": 1.0}, {}),
     ]
     rows = {r["case"]: r for r in regret.summary([{"instances": found}])}
-    assert set(rows) == {"all regions", "products", "products of codes", "rows, maps and others"}
-    assert rows["all regions"]["aicf"] == pytest.approx(100 * 0.2 / 3, abs=0.01)
+    assert set(rows) == {
+        "regions of published models: regret",
+        "products",
+        "products of codes",
+        "rows, maps and others",
+    }
+    assert rows["regions of published models: regret"]["aicf"] == pytest.approx(100 * 0.2 / 3, abs=0.01)
     assert rows["products"]["note"].startswith("1 regions, 0 over 10 %; predictions are off by 100%")
     assert rows["products of codes"]["note"].startswith("1 regions, 1 over 10 %; predictions are off by 0%")
 
