@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from aicf.cuda_kernels.compiler import engine
 from aicf.cuda_kernels.gemm import wgmma as gemm_wgmma
 from aicf.cuda_kernels.gemm.wgmma_tiling import FEW_ROWS, FLAT_CONFIGS, WgmmaTiling
 from aicf.cuda_kernels.ptx.register_operand import flat_operand_place
+from aicf.device.calibration import DEFAULT
 from aicf.registry.select import select
 from aicf.rows import RegionSpec
 from aicf.types import bf16, f16, f32
@@ -88,21 +90,22 @@ def test_a_block_of_a_cluster_has_a_k_tile():
 
 @pytest.mark.spec("D9")
 def test_few_rows_of_a_transposed_a_take_it(request):
-    """Of drawn weights, and any number of rows that take less than a line of the cache."""
+    """Of drawn weights, and few rows that take less than half a line of the cache."""
     generator = rng(request.node.nodeid)
     for _ in range(12):
-        m, tb = int(generator.integers(2, 48)), bool(generator.integers(2))
+        m, tb = int(generator.integers(2, 25)), bool(generator.integers(2))
         n, k = (64 * int(x) for x in generator.integers(8, 200, 2))
         chosen = select(flat_product(m, n, k, tb, dtype=bf16), H200, aicf.default_registry()).kernel_id
         assert chosen.endswith(" flat]"), f"{m}x{n}x{k}, b transposed {tb}: {chosen}"
 
 
 def test_time_is_that_of_contiguous_k():
-    """As predicted: to 2 %, where the others are at least a tenth slower."""
+    """As predicted by constants alone: to 5 %, where the others are at least a tenth slower."""
+    device = replace(H200, calibration=DEFAULT)
     for m, n, k in ((8, 4096, 14336), (8, 4608, 3584), (3, 8192, 8192)):
-        us = [select(r, H200, aicf.default_registry()).ranked for r in (product(m, n, k, tb=True), flat_product(m, n, k, True))]  # fmt: skip
+        us = [select(r, device, aicf.default_registry()).ranked for r in (product(m, n, k, tb=True), flat_product(m, n, k, True))]  # fmt: skip
         others = min(c.us for c in us[1] if not c.variant.id.endswith(" flat]"))
-        assert us[1][0].us < 1.02 * us[0][0].us and others > 1.1 * us[1][0].us
+        assert us[1][0].us < 1.05 * us[0][0].us and others > 1.1 * us[1][0].us
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
