@@ -157,6 +157,12 @@ def constants(kind: type[T], device: DeviceSpec) -> T:
     return device.calibration.record(kind)
 
 
+def by_architecture(values: Mapping[str, float], device: DeviceSpec) -> float:
+    """Of values by compute capability: its own, "8.6", or that of its first number, "8"; else that of "later"."""
+    major, minor = device.arch
+    return values.get(f"{major}.{minor}", values.get(f"{major}", values["later"]))
+
+
 def measured_on(spec: DeviceSpec) -> str | None:
     """The device on which the constants of predictions for this one were measured; None if it was another."""
     return spec.name if spec.kind == "cpu" or spec.calibration.gpu == spec.name else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from ...device.spec import DeviceSpec
+from ...device.spec import DeviceSpec, by_architecture
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Arg, Checks, Launch, Num, NumericClass, Reject, Work, at_most, cdiv, variant
 from ...rows import RegionSpec
@@ -42,10 +42,10 @@ TURING_SHARED = 50 * 1024
 STEP = 16  # columns of a product
 SHARED = 98 * 1024  # bytes, at most, but where there is more
 COUNTED = 64  # rows and columns of the tiles that costs are counted by
-# Of the tensor cores' rate, by architecture; of that, with a mask or a bias: on an H200. Others are guesses, as is the share of the bandwidth, and the
+# Of the tensor cores' rate, by architecture: on an H200; on 8.x and 10.0 as kernels of mma.sync were published to reach (docs/platforms.md); others are
+# guesses. Of that, with a mask or a bias; and guesses are the share of the bandwidth, and the
 # microseconds that a tile, and a block's end, take beside products.
-CEILING = {7: 0.3, 8: 0.5, 9: 0.3}
-CEILING_LATER = 0.15
+CEILING = {"7": 0.3, "8.0": 0.72, "8": 0.93, "9": 0.3, "10": 0.18, "12": 0.93, "later": 0.18}
 TURING_LATER = 0.5  # of that, what kernels of sm_75 reach on later architectures: a guess
 LOOKED_AT = 0.5
 MEMORY_EFFICIENCY = 0.6
@@ -123,7 +123,7 @@ def cost_of(
     d, rows, columns = (padded(p.d) + padded(p.dv)) / 2, tile.rows, tile.columns
     pairs = p.heads * p.tiles(COUNTED, COUNTED) * (COUNTED / rows) * (COUNTED / columns)
     blocks = p.heads * cdiv(p.queries, rows)
-    efficiency = CEILING.get(device.arch[0], CEILING_LATER) * (LOOKED_AT if loads_of(p) else 1.0)
+    efficiency = by_architecture(CEILING, device) * (LOOKED_AT if loads_of(p) else 1.0)
     efficiency *= TURING_LATER if turing and device.arch >= (8, 0) else 1.0
     return roofline(
         device, bytes=region.nbytes, flops=2.0 * products * pairs * rows * columns * d, rate=p.dtype.name,

@@ -10,7 +10,7 @@ from math import gcd
 from typing import Any
 
 from ...device.calibration import family
-from ...device.spec import DeviceSpec, constants
+from ...device.spec import DeviceSpec, by_architecture, constants
 from ...registry.cost import Cost, machine, roofline
 from ...registry.variant import Checks, Launch, NumericClass, Reject, cdiv, variant
 from ...rows import RegionSpec
@@ -117,7 +117,7 @@ class MmaConstants:
 
     efficiency  of what mma.sync reaches, by tile, with the chip full: of TF32 scaled like halves; of sm_75 guesses: 64 x 64 of a warp reads shared
         memory for half of the time that it multiplies, 32 x 32 for all of it
-    ceiling  of the tensor cores' published rate, that mma.sync reaches, by architecture, or by its first number, else `ceiling_later`: times 0.82,
+    ceiling  of the tensor cores' published rate, that mma.sync reaches, by architecture, or by its first number, or later: times 0.82,
         the best tile's efficiency, what cuBLAS and kernels of mma.sync were published to reach: see docs/platforms.md
     turing_later  of tilings of sm_75 on later architectures, where two m16n8k8 take longer than an m16n8k16: a guess
     memory_efficiency, store_us, loaded_us, flop_us  see SimtConstants
@@ -152,9 +152,16 @@ class MmaConstants:
         }
     )
     ceiling: Mapping[str, float] = field(
-        default_factory=lambda: {"7": 0.8, "8.0": 1.0, "8": 1.15, "9": 0.65, "10": 0.3, "12": 1.15}
+        default_factory=lambda: {
+            "7": 0.8,
+            "8.0": 1.0,
+            "8": 1.15,
+            "9": 0.65,
+            "10": 0.3,
+            "12": 1.15,
+            "later": 0.3,
+        }
     )
-    ceiling_later: float = 0.3
     turing_later: float = 0.5
     memory_efficiency: float = 0.8
     store_us: float = 1.6e-4
@@ -165,10 +172,6 @@ class MmaConstants:
     copied_trip_us: float = 0.06
     register_staged_us: float = 0.55
     copy_us: float = 0.0016
-
-    def ceiling_of(self, device: DeviceSpec) -> float:
-        major, minor = device.arch
-        return self.ceiling.get(f"{major}.{minor}", self.ceiling.get(f"{major}", self.ceiling_later))
 
 
 def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
@@ -184,7 +187,9 @@ def _cost(tiling: MmaTiling, region: RegionSpec, device: DeviceSpec) -> Cost:
     rate = p.dtype.name if tiling.precision is exact else "tf32"
     c = constants(MmaConstants, device)
     efficiency = c.efficiency[str(tiling)] / (3 if tiling.precision is tf32x3 else 1)  # as many products
-    efficiency *= c.ceiling_of(device) * (c.turing_later if tiling.turing and device.arch >= (8, 0) else 1.0)
+    efficiency *= by_architecture(c.ceiling, device) * (
+        c.turing_later if tiling.turing and device.arch >= (8, 0) else 1.0
+    )
     speed = device.tflops.get(rate, 0.0) * efficiency * 1e6 / device.sms
     multiply = 2.0 * tiling.m * tiling.n * tiling.tile_k / speed if speed else 0.0
     resident = tiling.resident(device)
