@@ -37,8 +37,7 @@ from .problem import (
 
 ALIGNMENT, WIDEST_COPY = 4, 16  # bytes that cp.async copies, at least and at most
 WIDEST = 256  # head size: accumulators of a warp's 16 rows
-TURING_WIDEST, TURING_GRAD_WIDEST = 192, 128  # of sm_75: what 64 KB of shared memory have room for
-TURING_SHARED = 50 * 1024
+TURING_SHARED = 50 * 1024  # bytes that a block of sm_75 takes at most, of the 64 KB that there are
 STEP = 16  # columns of a product
 SHARED = 98 * 1024  # bytes, at most, but where there is more
 COUNTED = 64  # rows and columns of the tiles that costs are counted by
@@ -65,12 +64,12 @@ def checks(region: RegionSpec, widest: int = WIDEST) -> Checks:
             yield Reject("contiguous", f"{name} is {p[name]}, needs to be dense")
 
 
-def turing_checks(region: RegionSpec, widest: int) -> Checks:
-    """What kernels of sm_75 accept: tensor cores multiply f16 alone there."""
+def turing_checks(region: RegionSpec, tiles: tuple[MmaTile, ...]) -> Checks:
+    """What kernels of sm_75 accept: tensor cores multiply f16 alone there, and the last tile has the widest heads."""
     p = problem(region)
     if p.dtype is not f16:
         yield Reject("dtype", f"q is {p.dtype}, needs f16 on tensor cores before sm_80")
-    yield from checks(region, widest)
+    yield from checks(region, tiles[-1].widest[loads_of(p)])
 
 
 def padded(extent: int, of: int = STEP) -> int:
@@ -166,7 +165,7 @@ class AttentionTuring:
     least = one_launch
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from turing_checks(region, TURING_WIDEST)
+        yield from turing_checks(region, TURING_TILES)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return cost_of(region, device, tile_of(TURING_TILES, problem(region), device), 2, turing=True)
@@ -224,7 +223,7 @@ class AttentionGradTuring:
     least = one_launch
 
     def accepts(region: RegionSpec) -> Checks:
-        yield from turing_checks(region, TURING_GRAD_WIDEST)
+        yield from turing_checks(region, TURING_GRAD_TILES)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = tile_of(TURING_GRAD_TILES, problem(region), device)

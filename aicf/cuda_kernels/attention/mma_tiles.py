@@ -79,7 +79,7 @@ KEY_TILES = (
     MmaTile(ROWS, 16, (256, 256, 256)),
 )
 # Of sm_75, whose blocks have 64 KB of shared memory
-TURING_TILES = (MmaTile(ROWS, 32, (128, 128, 128)), MmaTile(ROWS, 16, (192, 192, 192)))
+TURING_TILES = (MmaTile(ROWS, 32, (128, 128, 64)), MmaTile(ROWS, 16, (192, 128, 128)))
 TURING_GRAD_TILES = (MmaTile(ROWS, 32, (64, 64, 64)), MmaTile(ROWS, 16, (128, 128, 128)))
 
 
