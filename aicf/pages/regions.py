@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..registry.cost import sum_of_terms
 from ..registry.measured import counted
 from ..registry.trace import microseconds
 from .data import Json, ops_of, told_time, used_by
@@ -94,8 +95,7 @@ def _choice(region: Json) -> list[tuple[str, Any]]:
 
 
 def _terms(candidate: Json) -> str:
-    shown = [f"{name} {us:.3g}" for name, us in candidate["terms"].items() if not us < 1e-3 * candidate["us"]]
-    return " + ".join(shown)
+    return sum_of_terms(candidate["terms"], candidate["us"])
 
 
 def grew(region: Json) -> Rows:

@@ -80,8 +80,14 @@ class Cost(NamedTuple):
         return Cost({"measured": us}, self.us, noise)
 
     def __str__(self) -> str:
-        """Terms that matter: those under a thousandth of the whole are left out."""
-        return " + ".join(f"{name} {us:.3g}" for name, us in self.terms.items() if not us < 1e-3 * self.us)
+        return sum_of_terms(self.terms, self.us)
+
+
+def sum_of_terms(terms: Mapping[str, float], total: float) -> str:
+    """`launch 1 + compute 12 - measured nearby 0.3`: terms that matter; those under a thousandth of the total are left out."""
+    shown = [(name, us) for name, us in terms.items() if not abs(us) < 1e-3 * total]
+    text = "".join(f" {'-' if us < 0 else '+'} {name} {abs(us):.3g}" for name, us in shown)
+    return text.removeprefix(" + ").lstrip()
 
 
 def roofline(

@@ -75,13 +75,17 @@ def why_lost(best: Candidate, other: Candidate, shown: int | None = None) -> str
     if best.order[0] == other.order[0]:
         by = "priority" if other.variant.priority != best.variant.priority else "name"
         return f"equal time; decided by {by}"
-    names = list(dict.fromkeys([*best.cost.terms, *other.cost.terms]))
-    terms = {name: other.cost.terms.get(name, 0.0) - best.cost.terms.get(name, 0.0) for name in names}
-    deltas = [(name, delta) for name, delta in terms.items() if abs(delta) > 0.01 * gap]
+    deltas = [(name, delta) for name, delta in _deltas(best, other).items() if abs(delta) > 0.01 * gap]
     if shown is not None:
         deltas = sorted(deltas, key=lambda d: -abs(d[1]))[:shown]
     parts = [f"{name} {delta:+.3g}" for name, delta in deltas]
     return f"+{gap:.3g} us: {', '.join(parts)}"
+
+
+def _deltas(best: Candidate, other: Candidate) -> dict[str, float]:
+    """By how much each term of either is more than in the best."""
+    names = dict.fromkeys([*best.cost.terms, *other.cost.terms])
+    return {name: other.cost.terms.get(name, 0.0) - best.cost.terms.get(name, 0.0) for name in names}
 
 
 def lost_in_short(selection: Selection) -> tuple[str, str, str]:
@@ -89,7 +93,7 @@ def lost_in_short(selection: Selection) -> tuple[str, str, str]:
     best, other = selection.ranked[:2]
     if best.order[0] == other.order[0]:
         return other.variant.name, "equal", why_next_lost(selection).rpartition(" ")[2]
-    deltas = {name: us - best.cost.terms.get(name, 0.0) for name, us in other.cost.terms.items()}
+    deltas = _deltas(best, other)
     gap = other.us - best.us
     told = f"{gap:.2f} us" if gap < 10 else microseconds(gap)
     return other.variant.name, f"+{told}", max(deltas, key=lambda name: deltas[name])

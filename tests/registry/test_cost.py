@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from registry.synthetic import kernel
 
 from aicf.device.spec import PRESETS, preset
 from aicf.registry.cost import Cost, MachineConstants, roofline
+from aicf.registry.select import Candidate
+from aicf.registry.trace import lost_in_short
 
 H200 = preset("h200")
 
@@ -185,3 +189,27 @@ def test_a_measured_time_takes_the_place_of_the_terms():
     cost = Cost({"launch": 1.0, "memory": 2.0}).plus(call=0.5, memory=1.0)
     assert cost.terms == {"launch": 1.0, "memory": 3.0, "call": 0.5}
     assert (cost.measured(7.0).us, cost.measured(7.0).predicted) == (7.0, 4.5)
+
+
+@given(
+    terms=st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 1e3), min_size=1),
+    share=st.floats(-0.3, 0.42),
+)
+def test_the_text_of_a_cost_adds_up_to_its_time(terms, share):
+    """A correction may be negative, and is shown as what it takes off."""
+    cost = Cost(terms)
+    cost = cost.plus(**{"measured nearby": share * cost.us})
+    words = f"+ {cost}".split()
+    total, sign = 0.0, 1.0
+    for word in words:
+        if word in "+-":
+            sign = 1.0 if word == "+" else -1.0
+        elif word[0].isdigit():
+            total += sign * float(word)
+    assert total == pytest.approx(cost.us, rel=0.05, abs=2e-3), (str(cost), cost.us)
+
+
+def test_a_runner_up_loses_by_what_a_correction_takes_off_the_best():
+    costs = Cost({"launch": 1.0, "compute": 9.0, "measured nearby": -3.0}), Cost({"launch": 1.1, "compute": 9.0})
+    ranked = [Candidate(kernel(f"cpu.k{n}.v1"), cost, cost.us) for n, cost in enumerate(costs)]
+    assert lost_in_short(SimpleNamespace(ranked=ranked)) == ("k1", "+3.10 us", "measured nearby")

@@ -20,6 +20,7 @@ from ...pages import objects
 from ...pages.data import Json, us_of
 from ...pages.notebook import InNotebook
 from ...printing import Printed, labelled
+from ...registry.cost import sum_of_terms
 from ...registry.trace import factor, microseconds
 from ...text import visible
 
@@ -269,8 +270,8 @@ def _total(regions: Sequence[Json]) -> float:
 
 
 def _terms(region: Json) -> str:
-    terms = region["candidates"][0]["terms"]
-    return " + ".join(f"{name} {us:.3g}" for name, us in terms.items() if us)
+    best = region["candidates"][0]
+    return sum_of_terms(best["terms"], best["us"])
 
 
 def _brief(region: Json) -> dict[str, Any]:
