@@ -2,7 +2,8 @@
 
 import pytest
 
-from aicf.device.spec import PRESETS, from_properties, preset
+from aicf.device.calibration import DEFAULT, shipped
+from aicf.device.spec import PRESETS, from_properties, measured_on, preset
 
 # (name as nvidia-smi prints it, compute capability, multiprocessors, the preset, its bandwidth)
 REPORTED = [
@@ -56,6 +57,11 @@ def test_names_that_drivers_report_are_known(name, arch, sms, known, bandwidth):
     spec, base = found(name, arch, sms), PRESETS[known]
     assert (spec.name, spec.arch, spec.sms, spec.bandwidth) == (known, arch, sms, bandwidth)
     assert spec.tflops["f16"] == pytest.approx(base.tflops["f16"] * sms / base.sms)
+    measured = shipped(known) if (sms, bandwidth) == (base.sms, base.bandwidth) else DEFAULT
+    assert spec.calibration.measured == measured.measured, "regions that were measured on another board"
+    assert sms != base.sms or preset(name).calibration == spec.calibration
+    assert spec.calibration.errors == measured.errors
+    assert measured_on(spec) == (measured.gpu or None)
 
 
 @pytest.mark.parametrize("name, arch, sms", UNKNOWN)

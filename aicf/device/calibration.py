@@ -152,6 +152,11 @@ class Calibration:
         """With other measured regions; what predictions by constants are fitted for."""
         return Calibration(self.gpu, self.values, self.errors, measured)
 
+    def of_another(self) -> Calibration:
+        """What holds of a GPU that is like the one that was measured: the constants. Measured regions and errors are those of that one alone,
+        of as many multiprocessors and with its memory."""
+        return Calibration("", self.values)
+
     # --- files --------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path, **more: Any) -> None:
@@ -186,9 +191,12 @@ DEFAULT = Calibration()
 
 @cache
 def shipped(*gpus: str) -> Calibration:
-    """What the package has for the first of these GPUs, by its preset's name, that it has one for; else the defaults."""
-    paths = (SHIPPED / f"{gpu}.json" for gpu in gpus)
-    return next((Calibration.load(path) for path in paths if path.is_file()), DEFAULT)
+    """What the package has for the first of these GPUs, by its preset's name, or what holds of it by one of the others; else the defaults."""
+    for gpu in gpus:
+        if (path := SHIPPED / f"{gpu}.json").is_file():
+            found = Calibration.load(path)
+            return found if gpu == gpus[0] else found.of_another()
+    return DEFAULT
 
 
 def names() -> Iterator[tuple[str, float]]:

@@ -98,7 +98,7 @@ def _cuda(
     )
 
 
-_FITTED = {(9, 0): "h200"}  # whose calibration other GPUs of an architecture take
+_FITTED = {(9, 0): "h200"}  # whose constants other GPUs of an architecture take
 
 PRESETS: dict[str, DeviceSpec] = {
     spec.name: spec
@@ -142,7 +142,7 @@ def preset(name: str) -> DeviceSpec:
     folded = "".join(_words(name)) if isinstance(name, str) else ""
     board, form = _named(name) if isinstance(name, str) else (None, "")
     if board is not None:
-        return replace(board, bandwidth=_FORM_BANDWIDTH.get((board.name, form), board.bandwidth))
+        return _board(board, board.sms, _FORM_BANDWIDTH.get((board.name, form), board.bandwidth))
     if folded not in PRESETS:
         load_more()
     if folded not in PRESETS:
@@ -205,6 +205,17 @@ def _named(name: str, arch: tuple[int, int] | None = None) -> tuple[DeviceSpec |
     return None, ""
 
 
+def _board(known: DeviceSpec, sms: int, bandwidth: float) -> DeviceSpec:
+    """A chip on a board that may have fewer multiprocessors than its preset, and another memory; the preset's own was measured."""
+    if (sms, bandwidth) == (known.sms, known.bandwidth):
+        return known
+    share = sms / known.sms
+    rates = {unit: rate * share for unit, rate in known.tflops.items()}
+    return replace(
+        known, sms=sms, tflops=rates, bandwidth=bandwidth, calibration=known.calibration.of_another()
+    )
+
+
 def from_properties(
     name: str,
     arch: tuple[int, int],
@@ -222,12 +233,8 @@ def from_properties(
     known, form = _named(name, arch)
     if known is not None:
         # an H100 PCIe is an H100 with fewer multiprocessors, and like every board with another memory it has its own bandwidth
-        share = sms / known.sms
-        rates = {unit: rate * share for unit, rate in known.tflops.items()}
-        return replace(
-            known, sms=sms, tflops=rates, l2_bytes=l2_bytes, shared_per_block=shared_per_block,
-            bandwidth=_FORM_BANDWIDTH.get((known.name, form), known.bandwidth),
-        )  # fmt: skip
+        board = _board(known, sms, _FORM_BANDWIDTH.get((known.name, form), known.bandwidth))
+        return replace(board, l2_bytes=l2_bytes, shared_per_block=shared_per_block)
     folded = "".join(_words(name)) or "cuda"
     lanes = 64 if arch in ((7, 5), (8, 0)) else 128  # f32 lanes of one multiprocessor
     f32 = sms * lanes * 2 * clock_ghz / 1e3
