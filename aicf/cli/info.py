@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -68,7 +69,8 @@ def _calibrations() -> str:
     from ..device.calibration import SHIPPED
 
     names = [path.stem for path in sorted(SHIPPED.glob("*.json"))]
-    own = sorted(config.own_calibration_file("cuda").parent.glob("*.json"))
+    folder = config.own_calibration_file("cuda").parent
+    own = sorted(folder.glob("*.json")) if os.access(folder, os.R_OK | os.X_OK) else []
     return f"{', '.join(names)} in the package" + "".join(f"; {path.stem} in {path}" for path in own)
 
 

@@ -25,6 +25,7 @@ from ..errors import DeviceError
 T = TypeVar("T")
 FORMAT = "aicf-calibration"
 SHIPPED = Path(__file__).parent / "calibrations"
+LEAST, MOST = 1e-9, 1e9  # between which constants are: no cost divides by 0 or is infinite
 FAMILIES: dict[str, type] = {}
 _NAMES: dict[type, str] = {}
 
@@ -59,9 +60,9 @@ class Nearby:
             for at, weights in self.kernels.values()
         )
         numbers = [self.points, *(weights for _, weights in self.kernels.values())]
-        if self.points.ndim != 2 or not whole or not all(np.isfinite(x).all() for x in numbers):
+        if self.points.ndim != 2 or not whole or not all((abs(x) < MOST).all() for x in numbers):
             raise ValueError(
-                "measured regions are points of equal length, and for each kernel some of them with weights"
+                f"measured regions are points of equal length, and for each kernel some of them with weights, all below {MOST:g}"
             )
 
     def log_factor(self, kernel_id: str, closeness: NDArray[np.float64]) -> float:
@@ -95,7 +96,8 @@ class Calibration:
         errors: Mapping[str, Any] = MappingProxyType({}),
         measured: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.gpu, self.values, self.errors, self.measured = gpu, dict(values), dict(errors), dict(measured)
+        self.gpu, self.values = gpu, {name: float(value) for name, value in values.items()}
+        self.errors, self.measured = dict(errors), dict(measured)
         self._key = gpu, tuple(sorted(self.values.items())), json.dumps(self.measured, sort_keys=True)
         self._hash = hash(self._key)
         self._records: dict[type, Any] = {}
@@ -173,16 +175,18 @@ class Calibration:
         """Read a file of `save`; DeviceError if it is not one."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            good = data["format"] == FORMAT and all(
-                type(v) in (int, float) and 0 <= v < math.inf
-                for v in (*data["values"].values(), *(e["off"] for e in data["errors"].values()))
-            )
+            values, errors = data["values"].values(), [e["off"] for e in data["errors"].values()]
+            good = data["format"] == FORMAT and all(type(v) in (int, float) for v in (*values, *errors))
+            good &= all(LEAST < v < MOST for v in values) and all(0 <= v < math.inf for v in errors)
             made = Calibration(data["gpu"], data["values"], data["errors"], data.get("measured", {}))
             _ = made.nearby
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DeviceError(f"{path} is no calibration that can be read: {error}", expected="a file of `aicf calibrate`, or none") from error  # fmt: skip
         if not good:
-            raise DeviceError(f"{path} is no calibration", expected="a file of `aicf calibrate`, or none")
+            raise DeviceError(
+                f"{path} is no calibration, or one with numbers that are no constants",
+                expected="a file of `aicf calibrate`, or none",
+            )
         return made
 
 

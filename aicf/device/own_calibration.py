@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ def calibrated(spec: DeviceSpec) -> DeviceSpec:
 @cache
 def _read(path: Path, gpu: str, named: bool) -> Calibration | None:
     """Once per process, so that a warning comes once. named: by AICF_CALIBRATION, so that the file has to be there."""
-    if not named and not path.is_file():
+    if not named and not os.path.isfile(path):  # False of a folder that may not be read, too
         return None
     try:
         found = Calibration.load(path)

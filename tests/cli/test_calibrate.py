@@ -361,13 +361,28 @@ def test_the_file_of_the_user_s_folder_is_found_and_off_uses_the_package_s(tmp_p
     assert own_calibration.calibrated(H200) == H200
 
 
+def test_a_folder_that_may_not_be_read_has_no_calibration(monkeypatch, capsys):
+    """Where the system refuses to look, as in a home of another user. A name that is too long is refused to root, too."""
+    path = Path("/") / ("x" * 300) / "h200.json"
+    monkeypatch.setattr(config, "own_calibration_file", lambda gpu: path)
+    assert own_calibration.calibrated(H200) == H200
+    assert main(["info"]) == 0
+    assert "h100, h200 in the package" in capsys.readouterr().out
+
+
+def test_constants_are_equal_however_their_numbers_are_written():
+    one, other = Calibration("x", {"machine.trip_us": 1}), Calibration("x", {"machine.trip_us": 1.0})
+    assert one == other and one.digest == other.digest
+
+
 @pytest.mark.parametrize("text", [
     "", "{", "[]", '{"format": "other"}', '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": "1"}}',
     '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": -1}}',
     '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": NaN}}',
+    *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.l2_per_sm": %s}}' % v for v in ("0", "1e300", "1" + "0" * 400)),
     *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {}, "measured": {"gemm": ' + broken + "}}" for broken in (
         '{"points": [[1, 2], [3]], "kernels": {}}', '{"points": [[1, 2]], "kernels": {"a": [[1], [0.5]]}}', '{"points": [1], "kernels": {}}',
-        '{"points": [[1, 2]], "kernels": {"a": [[0], [0.5, 1]]}}', '{"points": [[1, NaN]], "kernels": {}}',
+        '{"points": [[1, 2]], "kernels": {"a": [[0], [0.5, 1]]}}', '{"points": [[1, NaN]], "kernels": {}}', '{"points": [[1, 1e200]], "kernels": {}}',
     )),
     '{"format": "aicf-calibration", "gpu": "h100", "errors": {}, "values": {}}', None,
 ])  # fmt: skip
