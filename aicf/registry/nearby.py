@@ -76,10 +76,15 @@ def corrected(kernel_id: str, region: RegionSpec, device: DeviceSpec, cost: Cost
     found = device.calibration.nearby.get(region.kind.name)
     if found is None or kernel_id not in found.kernels or not math.isfinite(us := cost.us):
         return cost
-    factor = math.exp(max(-MOST, min(MOST, found.log_factor(kernel_id, _of_region(region, device)))))
+    factor = _factor(found.log_factor(kernel_id, _of_region(region, device)))
     return cost.plus(**{TERM: (factor - 1) * us})
+
+
+def _factor(log: float) -> float:
+    """Within bounds; and rounded, since last digits of NumPy's sums and exponentials depend on the processor and those of predictions must not."""
+    return round(math.exp(max(-MOST, min(MOST, log))), 6)
 
 
 def least_factor(region: RegionSpec, device: DeviceSpec) -> float:
     """What a correction leaves of a time at least."""
-    return math.exp(-MOST) if region.kind.name in device.calibration.nearby else 1.0
+    return _factor(-MOST) if region.kind.name in device.calibration.nearby else 1.0
