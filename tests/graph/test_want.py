@@ -6,7 +6,9 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
+from draws.seeds import run_number
 from registry.synthetic import kernel, region, registry_of
 
 import aicf
@@ -16,9 +18,12 @@ from aicf.device.spec import preset
 from aicf.errors import AicfError, MissingKernelError
 from aicf.graph.ask.changes import changes, extents
 from aicf.graph.ask.want import answer
+from aicf.graph.ask.wanted import _enough
+from aicf.registry.cost import Cost
 from aicf.registry.ids import current
 from aicf.registry.naming import lacking, matching
-from aicf.registry.select import Selector
+from aicf.registry.nearby import TERM
+from aicf.registry.select import Candidate, Selector
 from aicf.registry.variant import Reject, multiple
 from aicf.types import TensorDesc, bf16, f16, f32
 
@@ -286,3 +291,19 @@ def test_the_command(capsys):
 def test_a_region_that_is_not_there():
     with pytest.raises(AicfError, match="region 7 has no kernel"):
         aicf.explain_for(linear(), "h200").want("gemm*", 7)
+
+
+def test_the_term_that_would_be_enough_is_enough_with_corrections_too():
+    """A correction is a share of the other terms, so it shrinks with them."""
+    rng, count = np.random.default_rng(run_number()), 0
+    for _ in range(100):
+        terms = [dict(zip(("launch", "memory", "compute"), rng.uniform(0.5, 9, 3))) for _ in range(2)]
+        factors = rng.uniform(0.7, 1.42, 2)
+        costs = [Cost(t).plus(**{TERM: (f - 1) * Cost(t).us}) for t, f in zip(terms, factors)]
+        best, other = sorted(zip(costs, terms, factors), key=lambda c: c[0].us)
+        text = _enough(*(Candidate(kernel(f"cpu.k{n}.v1"), c[0], c[0].us) for n, c in enumerate((best, other))))
+        if found := re.search(r"with (\w+) under ([\d.e-]+) us", text):
+            changed = {**other[1], found[1]: float(found[2])}
+            assert other[2] * sum(changed.values()) == pytest.approx(best[0].us, rel=5e-3), (run_number(), text)
+            count += 1
+    assert count > 10

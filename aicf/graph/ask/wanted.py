@@ -17,6 +17,7 @@ from ...pages.notebook import InNotebook, folded, headline, output, ruled
 from ...printing import Printed, labelled
 from ...registry.measured import counted
 from ...registry.naming import matching
+from ...registry.nearby import TERM
 from ...registry.select import Candidate, Selection
 from ...registry.trace import microseconds, why_lost
 from ...rows import RegionSpec
@@ -168,15 +169,17 @@ def _with_the_rest(way: Advice) -> str:
 
 def _enough(best: Candidate, other: Candidate) -> str:
     """The one term of a loser's prediction that would have to be smaller, and how small."""
-    gap = other.us - best.us
-    over = {name: us - best.cost.terms.get(name, 0.0) for name, us in other.cost.terms.items()}
-    able = [name for name, us in other.cost.terms.items() if us >= gap and over[name] > 0]
+    terms = dict(other.cost.terms)
+    share = other.us / (other.us - terms.pop(TERM, 0.0))  # of each microsecond that a term is less: corrections follow the sum
+    gap = (other.us - best.us) / share
+    over = {name: us - best.cost.terms.get(name, 0.0) for name, us in terms.items()}
+    able = [name for name, us in terms.items() if us >= gap and over[name] > 0]
     if best.order[0] == other.order[0] or "measured" in other.cost.terms:
         return ""
     if not able:
         return "\nno term alone makes up for that"
     term = max(able, key=lambda name: over[name])
-    us = other.cost.terms[term]
+    us = terms[term]
     return f"\nit would win with {term} under {max(us - gap, 0.0):.3g} us, predicted {us:.3g}"
 
 
