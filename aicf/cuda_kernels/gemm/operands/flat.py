@@ -19,10 +19,11 @@ from ....rows import RegionSpec
 from ...hopper.units import FLAT_BOX, TMA_ALIGNMENT
 from .. import problem
 from ..problem import GemmOperand
-from ..wgmma_tiling import EIGHTS, FLAT, WgmmaTiling
+from ..wgmma_tiling import EIGHTS, FLAT, WgmmaTiling, k_tile
 from .tma import GemmOperands, TmaOperand, each_operand, walks_of
 
 ROWS = 64  # of one tile
+GREATEST = 2**31 - 1  # TMA's coordinates, of which one is that of any element of a
 
 
 @lru_cache(maxsize=256)
@@ -36,6 +37,8 @@ def flat_operands(region: RegionSpec) -> tuple[GemmOperand, TmaOperand] | Reject
         return Reject(NEEDLESS, "k is contiguous in a, which TMA loads as it is")
     if a.mn.step != 1 or a.k.step != a.mn.extent:
         return Reject("rows", f"a is {a.matrix}, needs all rows of a k right behind those of the k before")
+    if (last := a.mn.extent * (a.k.extent + k_tile(a.matrix.dtype))) > GREATEST:
+        return Reject("elements", f"a K-tile ends {last} elements from the first of a, at most {GREATEST}")
     if a.matrix.alignment < TMA_ALIGNMENT:
         return Reject("aligned", f"a is aligned to {a.matrix.alignment} bytes, needs {TMA_ALIGNMENT}")
     walks = walks_of(a)
