@@ -379,7 +379,7 @@ def test_constants_are_equal_however_their_numbers_are_written():
     "", "{", "[]", '{"format": "other"}', '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": "1"}}',
     '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": -1}}',
     '{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.trip_us": NaN}}',
-    *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.l2_per_sm": %s}}' % v for v in ("0", "1e300", "1" + "0" * 400)),
+    *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {"machine.l2_per_sm": ' + v + "}}" for v in ("0", "1e300", "1" + "0" * 400)),
     *('{"format": "aicf-calibration", "gpu": "h200", "errors": {}, "values": {}, "measured": {"gemm": ' + broken + "}}" for broken in (
         '{"points": [[1, 2], [3]], "kernels": {}}', '{"points": [[1, 2]], "kernels": {"a": [[1], [0.5]]}}', '{"points": [1], "kernels": {}}',
         '{"points": [[1, 2]], "kernels": {"a": [[0], [0.5, 1]]}}', '{"points": [[1, NaN]], "kernels": {}}', '{"points": [[1, 1e200]], "kernels": {}}',

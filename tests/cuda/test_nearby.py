@@ -42,7 +42,9 @@ def test_a_correction_has_equal_bits_however_it_is_added_up(products):
             log = math.fsum(near[n] * w for n, w in zip(at, weights))
             alone = c.variant.cost(region, H200)
             want = (round(math.exp(max(-MOST, min(MOST, log))), 6) - 1) * alone.us
-            assert c.cost.terms == {**alone.terms, TERM: want}, f"seed {run_seed()}: {c.variant.id} on {region}"
+            assert c.cost.terms == {**alone.terms, TERM: want}, (
+                f"seed {run_seed()}: {c.variant.id} on {region}"
+            )
             count += 1
     assert count > REGIONS
 

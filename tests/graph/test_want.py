@@ -301,9 +301,14 @@ def test_the_term_that_would_be_enough_is_enough_with_corrections_too():
         factors = rng.uniform(0.7, 1.42, 2)
         costs = [Cost(t).plus(**{TERM: (f - 1) * Cost(t).us}) for t, f in zip(terms, factors)]
         best, other = sorted(zip(costs, terms, factors), key=lambda c: c[0].us)
-        text = _enough(*(Candidate(kernel(f"cpu.k{n}.v1"), c[0], c[0].us) for n, c in enumerate((best, other))))
+        text = _enough(
+            *(Candidate(kernel(f"cpu.k{n}.v1"), c[0], c[0].us) for n, c in enumerate((best, other)))
+        )
         if found := re.search(r"with (\w+) under ([\d.e-]+) us", text):
             changed = {**other[1], found[1]: float(found[2])}
-            assert other[2] * sum(changed.values()) == pytest.approx(best[0].us, rel=5e-3), (run_number(), text)
+            assert other[2] * sum(changed.values()) == pytest.approx(best[0].us, rel=5e-3), (
+                run_number(),
+                text,
+            )
             count += 1
     assert count > 10

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from registry.synthetic import kernel
 
 from aicf.device.spec import PRESETS, preset
 from aicf.registry.cost import Cost, MachineConstants, roofline
 from aicf.registry.select import Candidate
 from aicf.registry.trace import lost_in_short
+
+from .synthetic import kernel
 
 H200 = preset("h200")
 
@@ -210,6 +211,9 @@ def test_the_text_of_a_cost_adds_up_to_its_time(terms, share):
 
 
 def test_a_runner_up_loses_by_what_a_correction_takes_off_the_best():
-    costs = Cost({"launch": 1.0, "compute": 9.0, "measured nearby": -3.0}), Cost({"launch": 1.1, "compute": 9.0})
+    costs = (
+        Cost({"launch": 1.0, "compute": 9.0, "measured nearby": -3.0}),
+        Cost({"launch": 1.1, "compute": 9.0}),
+    )
     ranked = [Candidate(kernel(f"cpu.k{n}.v1"), cost, cost.us) for n, cost in enumerate(costs)]
     assert lost_in_short(SimpleNamespace(ranked=ranked)) == ("k1", "+3.10 us", "measured nearby")

@@ -170,7 +170,9 @@ def _with_the_rest(way: Advice) -> str:
 def _enough(best: Candidate, other: Candidate) -> str:
     """The one term of a loser's prediction that would have to be smaller, and how small."""
     terms = dict(other.cost.terms)
-    share = other.us / (other.us - terms.pop(TERM, 0.0))  # of each microsecond that a term is less: corrections follow the sum
+    share = other.us / (
+        other.us - terms.pop(TERM, 0.0)
+    )  # of each microsecond that a term is less: corrections follow the sum
     gap = (other.us - best.us) / share
     over = {name: us - best.cost.terms.get(name, 0.0) for name, us in terms.items()}
     able = [name for name, us in terms.items() if us >= gap and over[name] > 0]
