@@ -92,8 +92,8 @@ class Session:
         with progress("fitting") as advance:
             result = calibrated(lines, self.device, self.registry, lambda text: advance(0, None, text))
         result.calibration.save(
-            self.output, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()
-        )
+            self.output, sms=self.device.sms, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()
+        )  # fmt: skip
         self._report(result, as_json)
         return 0
 

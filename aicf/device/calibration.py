@@ -171,8 +171,8 @@ class Calibration:
         partial.replace(path)
 
     @staticmethod
-    def load(path: Path) -> Calibration:
-        """Read a file of `save`; DeviceError if it is not one."""
+    def load(path: Path, sms: int | None = None) -> Calibration:
+        """Read a file of `save`; DeviceError if it is not one. sms: multiprocessors of the GPU that it is for; boards of one name may differ."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             values, errors = data["values"].values(), [e["off"] for e in data["errors"].values()]
@@ -186,6 +186,10 @@ class Calibration:
             raise DeviceError(
                 f"{path} is no calibration, or one with numbers that are no constants",
                 expected="a file of `aicf calibrate`, or none",
+            )
+        if sms is not None and (found := data.get("sms", sms)) != sms:
+            raise DeviceError(
+                f"{path} is a calibration of another board", expected=f"{sms} multiprocessors", got=f"{found}"
             )
         return made
 

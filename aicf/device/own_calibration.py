@@ -16,17 +16,18 @@ from .spec import DeviceSpec
 def calibrated(spec: DeviceSpec) -> DeviceSpec:
     """A GPU's spec with its own calibration; as it is where there is none, or where its file is refused with a warning."""
     path = config.calibration_file(spec.name)
-    found = None if path is None else _read(path, spec.name, path != config.own_calibration_file(spec.name))
+    named = path != config.own_calibration_file(spec.name)
+    found = None if path is None else _read(path, spec.name, spec.sms, named)
     return spec if found is None else replace(spec, calibration=found)
 
 
 @cache
-def _read(path: Path, gpu: str, named: bool) -> Calibration | None:
+def _read(path: Path, gpu: str, sms: int, named: bool) -> Calibration | None:
     """Once per process, so that a warning comes once. named: by AICF_CALIBRATION, so that the file has to be there."""
     if not named and not os.path.isfile(path):  # False of a folder that may not be read, too
         return None
     try:
-        found = Calibration.load(path)
+        found = Calibration.load(path, sms)
         if found.gpu != gpu:
             raise DeviceError(
                 f"{path} is a calibration of another GPU", expected=gpu, got=found.gpu or "none"

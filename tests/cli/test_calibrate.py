@@ -370,6 +370,18 @@ def test_a_folder_that_may_not_be_read_has_no_calibration(monkeypatch, capsys):
     assert "h100, h200 in the package" in capsys.readouterr().out
 
 
+def test_a_calibration_of_a_board_with_other_multiprocessors_is_refused(tmp_path, monkeypatch, caplog):
+    """An H100 PCIe and an H100 SXM have one name, and may share a home."""
+    own = Calibration("h200", {"machine.trip_us": 0.5})
+    for sms, used in ((H200.sms, True), (H200.sms - 18, False)):
+        own.save(path := tmp_path / f"{sms}.json", sms=sms)
+        monkeypatch.setenv("AICF_CALIBRATION", str(path))
+        with caplog.at_level(logging.WARNING, logger="aicf.select"):
+            assert (own_calibration.calibrated(H200).calibration == own) == used
+    (record,) = caplog.records
+    assert "another board" in record.message and f"got {H200.sms - 18}" in record.message
+
+
 def test_constants_are_equal_however_their_numbers_are_written():
     one, other = Calibration("x", {"machine.trip_us": 1}), Calibration("x", {"machine.trip_us": 1.0})
     assert one == other and one.digest == other.digest
