@@ -189,7 +189,9 @@ class Calibration:
             )
         if sms is not None and (found := data.get("sms", sms)) != sms:
             raise DeviceError(
-                f"{path} is a calibration of another board", expected=f"{sms} multiprocessors", got=f"{found}"
+                f"{path} is a calibration of another board",
+                expected=f"{sms} multiprocessors",
+                got=f"{found} multiprocessors",
             )
         return made
 
