@@ -3,7 +3,7 @@
 Cases are regions of steps that are drawn by a seed, of which `--draw` prints and repeats one: those with a choice among kernels, whatever the
 kernels are. A third of them leaves Hopper's kernels out: how the others stand to each other is what Ampere and Ada will see. `summary` has the mean
 of all and of each family, and counts how often a kernel was *best*, with no other within 1 %. Each case has its region, the times and the predictions, so
-that costs can be fitted to one half of the cases and judged by the other: see `benchmarks/fit.py`.
+that costs can be fitted to one half of the cases and judged by the other: see `aicf/calibrate/fit.py`.
 """
 
 from __future__ import annotations
