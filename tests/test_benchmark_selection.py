@@ -164,6 +164,5 @@ def test_the_presets_are_those_of_the_cost_model():
         for instance in instances()[::17]:
             region = instance.region(spec.kind)
             for candidate in select(region).ranked:
-                least = candidate.variant.least
-                assert least is None or least(region, spec) <= candidate.us * (1 + 1e-9), instance.name
+                assert candidate.variant.floor(region, spec) <= candidate.us * (1 + 1e-9), instance.name
                 assert 0 < candidate.us < float("inf"), (name, instance.name, candidate.variant.id)

@@ -84,7 +84,7 @@ class Cost(NamedTuple):
 
 
 def sum_of_terms(terms: Mapping[str, float], total: float) -> str:
-    """`launch 1 + compute 12 - measured nearby 0.3`: terms that matter; those under a thousandth of the total are left out."""
+    """`launch 1 + compute 12 - nearby regions 0.3`: terms that matter; those under a thousandth of the total are left out."""
     shown = [(name, us) for name, us in terms.items() if not abs(us) < 1e-3 * total]
     text = "".join(f" {'-' if us < 0 else '+'} {name} {abs(us):.3g}" for name, us in shown)
     return text.removeprefix(" + ").lstrip()

@@ -23,7 +23,7 @@ from .cost import Cost
 REACH = 3.0  # of features: a region so far away counts 0.6
 NOISE = 0.3  # what a measured region is trusted less for, beside a weight of 1
 MOST = 0.35  # the greatest logarithm of a correction: a factor of 1.42
-TERM = "measured nearby"
+TERM = "nearby regions"
 
 Features = Callable[[RegionSpec], Sequence[float]]
 FEATURES: dict[str, Features] = {}

@@ -25,7 +25,7 @@ FLAT, VECTOR, STRIDED, ROWS = (
     f"cuda.elementwise_{name}.v1" for name in ("flat", "vector", "strided", "rows")
 )
 NAIVE, TILED, SPLIT, GEMV = (
-    f"cuda.gem{name}" for name in ("m_naive.v1", "m_tiled.v1[32x32]", "m_tiled.v1[32x32 split]", "v_simt.v1")
+    f"cuda.gem{name}" for name in ("m_naive.v1", "m_tiled.v1[32x32]", "m_tiled.v1[32x32 split]", "v_simt.v2")
 )
 FP8 = pytest.mark.parametrize("dtype", FINITE_MAX, ids=str)
 PAIRS = list(itertools.product(FINITE_MAX, repeat=2))

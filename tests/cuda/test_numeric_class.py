@@ -181,17 +181,17 @@ def test_rows_maps_and_attention_of_one_class_give_equal_bits(gpu, request):  # 
 
 @pytest.mark.spec("B12")
 def test_explanations_show_the_class_of_each_region():
-    model = nn.Model({"x": aicf.TensorSpec(("batch", 64))}, batch=256).add(nn.Linear(64, 256, bias=False))
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 1024))}, batch=4096).add(nn.Linear(1024, 4096, bias=False))
     told = aicf.explain_for(model, "h200", precision="tf32")
     (region,) = told.to_json()["regions"]
     assert region["numeric_class"] == {
         "compute": "wgmma tf32 in f32",
-        "length": 64,
+        "length": 1024,
         "order": "in order",
         "operands": "",
         "maps": "",
     }
-    assert "numerics  wgmma tf32 in f32, 64 terms in order" in str(told.verbose())
+    assert "numerics  wgmma tf32 in f32, 1024 terms in order" in str(told.verbose())
     narrow = aicf.explain_for(nn.Model({"x": aicf.TensorSpec((1, 64))}).add(nn.Linear(64, 256)), "h200")
     assert "number of rows" in narrow.to_json()["regions"][0]["numeric_class"]["refused"]
     assert "numerics  no class: how k is divided" in " ".join(str(narrow.verbose()).split("\n"))

@@ -199,7 +199,7 @@ def test_a_measured_time_takes_the_place_of_the_terms():
 def test_the_text_of_a_cost_adds_up_to_its_time(terms, share):
     """A correction may be negative, and is shown as what it takes off."""
     cost = Cost(terms)
-    cost = cost.plus(**{"measured nearby": share * cost.us})
+    cost = cost.plus(**{"nearby regions": share * cost.us})
     words = f"+ {cost}".split()
     total, sign = 0.0, 1.0
     for word in words:
@@ -212,8 +212,8 @@ def test_the_text_of_a_cost_adds_up_to_its_time(terms, share):
 
 def test_a_runner_up_loses_by_what_a_correction_takes_off_the_best():
     costs = (
-        Cost({"launch": 1.0, "compute": 9.0, "measured nearby": -3.0}),
+        Cost({"launch": 1.0, "compute": 9.0, "nearby regions": -3.0}),
         Cost({"launch": 1.1, "compute": 9.0}),
     )
     ranked = [Candidate(kernel(f"cpu.k{n}.v1"), cost, cost.us) for n, cost in enumerate(costs)]
-    assert lost_in_short(SimpleNamespace(ranked=ranked)) == ("k1", "+3.10 us", "measured nearby")
+    assert lost_in_short(SimpleNamespace(ranked=ranked)) == ("k1", "+3.10 us", "nearby regions")
