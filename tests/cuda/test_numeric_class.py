@@ -181,7 +181,9 @@ def test_rows_maps_and_attention_of_one_class_give_equal_bits(gpu, request):  # 
 
 @pytest.mark.spec("B12")
 def test_explanations_show_the_class_of_each_region():
-    model = nn.Model({"x": aicf.TensorSpec(("batch", 1024))}, batch=4096).add(nn.Linear(1024, 4096, bias=False))
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 1024))}, batch=4096).add(
+        nn.Linear(1024, 4096, bias=False)
+    )
     told = aicf.explain_for(model, "h200", precision="tf32")
     (region,) = told.to_json()["regions"]
     assert region["numeric_class"] == {
