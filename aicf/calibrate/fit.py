@@ -1,8 +1,7 @@
-"""Fits predictions to measured times: constants by coordinate descent, and then what they leave by regions that are like each other.
+"""Fits predictions to measured times: constants by coordinate descent, then the residuals by regression over similar regions.
 
-The goal of descent is what selection needs: that the kernel of the least prediction is fast. It is the regret of a choice that is softened, so that
-near misses count, and beside it how far predictions are off, so that constants stay physical, and how far constants moved. Residuals are for
-registry/nearby.py.
+Descent minimizes the regret of a softmax over predictions, so that near misses count, plus two penalties: the error of predictions, which keeps
+constants physical, and the distance of constants from their defaults. registry/nearby.py fits and applies the residuals.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from ..device.calibration import Calibration, names
@@ -20,11 +18,14 @@ from ..registry.nearby import FEATURES, MeasuredRegion, fitted
 from ..registry.registry import KernelRegistry
 from ..rows import RegionSpec
 
-SOFT = 0.03  # a kernel that is predicted so much longer counts 1/e of the chosen one
-ERROR, MOVED = 0.2, 0.1  # weights of predictions' errors and of constants' ways, beside regret
-LEARNT = 2.5  # residuals are those of kernels that take up to so many times the best's time
-NEAR = 2.0  # errors are those of kernels that take up to so many times the best's time
-STEPS = 1.2, 1.1, 1.05  # of a constant, in each round
+SOFT = 0.03  # temperature: a kernel predicted 3 % slower than the best weighs 1/e of it
+ERROR, MOVED = (
+    0.2,
+    0.1,
+)  # weights of the two penalties: the error of predictions, the distance of constants from defaults
+LEARNT = 2.5  # residuals are fitted to kernels up to this many times as slow as the best
+NEAR = 2.0  # errors are averaged over kernels up to this many times as slow as the best
+STEPS = 1.2, 1.1, 1.05  # factors that each round tries on a constant
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,6 @@ class Sample:
 
     region: RegionSpec
     times: Mapping[str, float]
-
-    @cached_property
-    def best(self) -> float:
-        return min(self.times.values())
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Judged:
 
 
 class Fit:
-    """Samples of a device, and predictions for them that are made anew where a constant matters."""
+    """Samples of a device and their predictions, of which only those that depend on a changed constant are computed again."""
 
     def __init__(
         self, samples: Sequence[Sample], device: DeviceSpec, registry: KernelRegistry, seed: int = 0
@@ -80,7 +77,7 @@ class Fit:
         return {k: self.kernels[k][2].predicted(self.kernels[k][1], device)[1] for k in kernels}
 
     def run(self, say: Callable[[str], None] = lambda text: None) -> Calibration:
-        """All rounds, and then the residuals; the calibration that was found."""
+        """Run all rounds of descent, fit the residuals, and return the calibration."""
         self.calibration = self.calibration.with_measured({})
         self.predicted = self._predict(self.calibration, range(len(self.kernels)))
         for n, step in enumerate(STEPS):
@@ -91,7 +88,7 @@ class Fit:
         return self.calibration
 
     def residuals(self) -> dict[str, Any]:
-        """Of ops that have features: what is left of measured times, as a calibration keeps it."""
+        """Residuals of the ops that have features, as JSON of a calibration."""
         found: dict[str, list[MeasuredRegion]] = {}
         for row in self.rows:
             region, best = self.kernels[row[0]][1], min(self.kernels[k][3] for k in row)
@@ -106,7 +103,7 @@ class Fit:
         return {kind: fitted(residuals).to_json() for kind, residuals in found.items()}
 
     def _descend(self, step: float) -> None:
-        """One round over all constants, in any order, each a step up or down where that is better."""
+        """One round over all constants in random order: each moves a step up or down where the goal falls."""
         parts = self._parts(self.predicted)
         best = self._goal(parts)
         self._look()
@@ -119,7 +116,7 @@ class Fit:
                     break
 
     def _look(self) -> None:
-        """Finds the kernels whose prediction each constant changes, a little or a lot."""
+        """Find the kernels whose predictions depend on each constant."""
         everyone = range(len(self.kernels))
         for name, value in self.values.items():
             if not value:
@@ -132,7 +129,7 @@ class Fit:
     def _tried(
         self, name: str, value: float, parts: list[float], best: float
     ) -> tuple[float, list[float]] | None:
-        """The goal and its parts with another value, if that is better; then it is kept."""
+        """Set a constant if the goal falls, and return the new goal and its parts; None if it does not fall."""
         trial = self.calibration.with_values({name: value})
         changed = self._predict(trial, self.affected[name])
         predicted = {**self.predicted, **changed}

@@ -25,7 +25,7 @@ from ..errors import DeviceError
 T = TypeVar("T")
 FORMAT = "aicf-calibration"
 SHIPPED = Path(__file__).parent / "calibrations"
-LEAST, MOST = 1e-9, 1e9  # between which constants are: no cost divides by 0 or is infinite
+SMALLEST, LARGEST = 1e-9, 1e9  # bounds of constants, so that no cost divides by 0 or is infinite
 FAMILIES: dict[str, type] = {}
 _NAMES: dict[type, str] = {}
 
@@ -60,9 +60,9 @@ class Nearby:
             for at, weights in self.kernels.values()
         )
         numbers = [self.points, *(weights for _, weights in self.kernels.values())]
-        if self.points.ndim != 2 or not whole or not all((abs(x) < MOST).all() for x in numbers):
+        if self.points.ndim != 2 or not whole or not all((abs(x) < LARGEST).all() for x in numbers):
             raise ValueError(
-                f"measured regions are points of equal length, and for each kernel some of them with weights, all below {MOST:g}"
+                f"measured regions are points of equal length, and for each kernel some of them with weights, all below {LARGEST:g}"
             )
 
     def log_factor(self, kernel_id: str, closeness: NDArray[np.float64]) -> float:
@@ -177,7 +177,7 @@ class Calibration:
             data = json.loads(path.read_text(encoding="utf-8"))
             values, errors = data["values"].values(), [e["off"] for e in data["errors"].values()]
             good = data["format"] == FORMAT and all(type(v) in (int, float) for v in (*values, *errors))
-            good &= all(LEAST < v < MOST for v in values) and all(0 <= v < math.inf for v in errors)
+            good &= all(SMALLEST < v < LARGEST for v in values) and all(0 <= v < math.inf for v in errors)
             made = Calibration(data["gpu"], data["values"], data["errors"], data.get("measured", {}))
             _ = made.nearby
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:

@@ -1,8 +1,8 @@
-"""Predictions, corrected by what regions like this one took when a GPU was calibrated.
+"""Predictions, corrected by measured times of similar regions.
 
-Terms of a cost are physical and leave out what depends on a shape in ways that nobody has described: which slices of a cache rows meet in, how
-clusters of blocks fill a chip. A calibration keeps, for each kernel, by how much measured regions took longer than predicted; the nearer a region is
-to these, in `features` of its op, the more of it is applied (kernel ridge regression with a Gaussian of the distance). Far from all it is nothing.
+The physical terms of a cost miss effects of shape that have no model yet, such as conflicts in cache slices, or how clusters of blocks fill the
+multiprocessors. A calibration stores, for each kernel, the logarithm of measured over predicted time on measured regions. Kernel ridge regression
+with a Gaussian kernel over `features` of the op predicts it for other regions; far from all measured regions the correction vanishes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..device.spec import DeviceSpec
 from ..rows import RegionSpec
 from .cost import Cost
 
-REACH = 3.0  # of features: a region so far away counts 0.6
-NOISE = 0.3  # what a measured region is trusted less for, beside a weight of 1
-MOST = 0.35  # the greatest logarithm of a correction: a factor of 1.42
+REACH = 3.0  # length scale: a region at this distance weighs 0.6
+NOISE = 0.3  # ridge: variance of the noise, where a residual has variance 1
+LARGEST = 0.35  # logarithm of a correction: a factor of 1.42
 TERM = "nearby regions"
 
 Features = Callable[[RegionSpec], Sequence[float]]
@@ -30,7 +30,7 @@ FEATURES: dict[str, Features] = {}
 
 
 def features(kind: str) -> Callable[[Features], Features]:
-    """Registers what the regions of an op are compared by: numbers of which 1 is about as far in each, such as logarithms of sizes."""
+    """Register the features of an op: numbers scaled alike, such as logarithms of sizes, whose distance says how similar two regions are."""
 
     def add(function: Features) -> Features:
         FEATURES[kind] = function
@@ -47,12 +47,12 @@ class MeasuredRegion(NamedTuple):
 
 
 def fitted(residuals: Sequence[MeasuredRegion]) -> Nearby:
-    """By ridge regression, for each kernel by itself."""
+    """Ridge regression of the residuals, for each kernel separately."""
     points = np.array([r.features for r in residuals], np.float64)
     found = {}
     for id in sorted({id for r in residuals for id in r.logs}):
         at = [n for n, r in enumerate(residuals) if id in r.logs]
-        logs = np.array([max(-2 * MOST, min(2 * MOST, residuals[n].logs[id])) for n in at])
+        logs = np.array([max(-2 * LARGEST, min(2 * LARGEST, residuals[n].logs[id])) for n in at])
         near = np.array([_closeness(points[at], points[n]) for n in at])
         found[id] = (at, np.linalg.solve(near + NOISE * np.eye(len(at)), logs).tolist())
     return Nearby(points.tolist(), found)
@@ -64,7 +64,7 @@ def _closeness(points: NDArray[np.float64], point: NDArray[np.float64]) -> NDArr
 
 @lru_cache(maxsize=1024)
 def _of_region(region: RegionSpec, device: DeviceSpec) -> NDArray[np.float64]:
-    """How close each measured region is: not at all, where a file of another version compares regions by other features."""
+    """Weight of each measured region; zeros where a file of another version has other features."""
     kind = region.kind.name
     points = device.calibration.nearby[kind].points
     point = np.array(FEATURES[kind](region) if kind in FEATURES else (), np.float64)
@@ -72,7 +72,7 @@ def _of_region(region: RegionSpec, device: DeviceSpec) -> NDArray[np.float64]:
 
 
 def corrected(kernel_id: str, region: RegionSpec, device: DeviceSpec, cost: Cost) -> Cost:
-    """A kernel's cost with a term for what regions like it took beyond their predictions."""
+    """A kernel's cost with the correction as a term of its own."""
     found = device.calibration.nearby.get(region.kind.name)
     if found is None or kernel_id not in found.kernels or not math.isfinite(us := cost.us):
         return cost
@@ -82,9 +82,9 @@ def corrected(kernel_id: str, region: RegionSpec, device: DeviceSpec, cost: Cost
 
 def _factor(log: float) -> float:
     """Within bounds; and rounded, since last digits of NumPy's sums and exponentials depend on the processor and those of predictions must not."""
-    return round(math.exp(max(-MOST, min(MOST, log))), 6)
+    return round(math.exp(max(-LARGEST, min(LARGEST, log))), 6)
 
 
 def least_factor(region: RegionSpec, device: DeviceSpec) -> float:
-    """What a correction leaves of a time at least."""
-    return _factor(-MOST) if region.kind.name in device.calibration.nearby else 1.0
+    """The smallest factor that a correction may be."""
+    return _factor(-LARGEST) if region.kind.name in device.calibration.nearby else 1.0

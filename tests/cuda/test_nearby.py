@@ -13,7 +13,7 @@ from draws.seeds import run_seed
 from aicf import default_registry
 from aicf.device.calibration import Calibration
 from aicf.device.spec import preset
-from aicf.registry.nearby import FEATURES, MOST, REACH, TERM
+from aicf.registry.nearby import FEATURES, LARGEST, REACH, TERM
 from aicf.registry.select import Selection, Selector
 
 H200 = preset("h200")
@@ -41,7 +41,7 @@ def test_a_correction_has_equal_bits_however_it_is_added_up(products):
             at, weights = measured["kernels"][c.variant.id]
             log = math.fsum(near[n] * w for n, w in zip(at, weights))
             alone = c.variant.cost(region, H200)
-            want = (round(math.exp(max(-MOST, min(MOST, log))), 6) - 1) * alone.us
+            want = (round(math.exp(max(-LARGEST, min(LARGEST, log))), 6) - 1) * alone.us
             assert c.cost.terms == {**alone.terms, TERM: want}, (
                 f"seed {run_seed()}: {c.variant.id} on {region}"
             )
