@@ -19,7 +19,7 @@ from ...types import Precision, bf16, f16, f32
 from . import column_sums, numerics, problem
 from .problem import GemmOperand
 from .schedule.split_k import STRICT
-from .tilings import MmaTiling, finish_us
+from .tilings import MmaTiling, TileConstants, finish_us
 
 exact, tf32, tf32x3 = Precision.exact, Precision.tf32, Precision.tf32x3
 WIDEST = 16  # bytes that one copy to shared memory takes
@@ -112,7 +112,7 @@ TILINGS = (
 
 @family("gemm.mma")
 @dataclass(frozen=True)
-class MmaConstants:
+class MmaConstants(TileConstants):
     """Constants of tiles by mma.sync, measured on an H200.
 
     efficiency  of what mma.sync reaches, by tile, with the chip full: of TF32 scaled like halves; of sm_75 guesses: 64 x 64 of a warp reads shared
@@ -120,7 +120,6 @@ class MmaConstants:
     ceiling  of the tensor cores' published rate, that mma.sync reaches, by architecture, or by its first number, or later: times 0.82,
         the best tile's efficiency, what cuBLAS and kernels of mma.sync were published to reach: see docs/platforms.md
     turing_later  of tilings of sm_75 on later architectures, where two m16n8k8 take longer than an m16n8k16: a guess
-    memory_efficiency, store_us, loaded_us, flop_us  see SimtConstants
     start_us  until the first K-tiles' loads are issued, and from the last one to the results
     step_us  between K-tiles: a barrier, and fragments on their way from shared memory
     copied_trip_us  of a K-tile's trip, what is not hidden, for each of those in flight
@@ -163,10 +162,6 @@ class MmaConstants:
         }
     )
     turing_later: float = 0.5
-    memory_efficiency: float = 0.8
-    store_us: float = 1.6e-4
-    loaded_us: float = 5e-4
-    flop_us: float = 1.8e-5
     start_us: float = 0.8
     step_us: float = 0.1
     copied_trip_us: float = 0.06

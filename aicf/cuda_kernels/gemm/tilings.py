@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ...device.calibration import family
 from ...device.spec import DeviceSpec, constants
@@ -17,28 +17,27 @@ from . import column_sums, problem
 from .problem import Sizes, grid
 
 
-class Finish(Protocol):
-    """Constants of a family: microseconds of a multiprocessor for an element of the result, one at a time or in pairs: to store it, to load one
-    of another matrix, and for each flop of the map."""
+@dataclass(frozen=True)
+class TileConstants:
+    """Constants that all tiles have, whatever multiplies.
 
-    @property
-    def store_us(self) -> float: ...
+    memory_efficiency  of the bandwidth, that operands are loaded at
+    store_us, loaded_us, flop_us  microseconds of a multiprocessor for an element of the result: to store it, to load one of another
+        matrix, and for each flop of the map
+    """
 
-    @property
-    def loaded_us(self) -> float: ...
-
-    @property
-    def flop_us(self) -> float: ...
+    memory_efficiency: float = 0.8
+    store_us: float = 1.6e-4
+    loaded_us: float = 5e-4
+    flop_us: float = 1.8e-5
 
 
 @family("gemm.simt")
 @dataclass(frozen=True)
-class SimtConstants:
+class SimtConstants(TileConstants):
     """Constants of tiles on CUDA cores, measured on an H200.
 
     efficiency  of the f32 rate, by tile, that the inner loop reaches with the chip full
-    memory_efficiency  of the bandwidth, that operands are loaded at
-    store_us, loaded_us, flop_us  see Finish
     step_us  between K-tiles: barriers, and the next one on its way to shared memory
     naive_load_us  a step of the naive kernel along k
     sum_step_us  of the second launch of split k, for each split
@@ -47,10 +46,6 @@ class SimtConstants:
     efficiency: Mapping[str, float] = field(
         default_factory=lambda: {"32x32": 0.235, "64x64": 0.48, "128x128": 0.645}
     )
-    memory_efficiency: float = 0.8
-    store_us: float = 1.6e-4
-    loaded_us: float = 5e-4
-    flop_us: float = 1.8e-5
     step_us: float = 0.2
     naive_load_us: float = 0.08
     sum_step_us: float = 0.07
@@ -152,7 +147,7 @@ class SimtTile:
         return {"chain": steps * (simt(device).step_us + max(0.0, arrive - multiply)), "finish": finish}
 
 
-def finish_us(c: Finish, region: RegionSpec, elements: int) -> float:
+def finish_us(c: TileConstants, region: RegionSpec, elements: int) -> float:
     """Of a multiprocessor, for so many results of its, one at a time or in pairs."""
     f = problem.epilogue_statistics(region)
     return elements * (c.store_us * f.stores + c.loaded_us * f.matrices + c.flop_us * f.flops)

@@ -25,8 +25,8 @@ from .schedule.split_k import KSplit
 from .wgmma_results import in_lines, staged, tma_sources
 from .wgmma_tiling import WgmmaTiling, k_tile
 
-SMOOTH = 2.5  # power of a mean of two times, the longer of which is not all that counts
-SECTOR = 32  # bytes, of which none comes or goes alone
+SMOOTH = 2.5  # power of the mean of two limits that overlap
+SECTOR = 32  # bytes: the least that a memory access moves
 RATES = {
     f32: "tf32",
     f8e4m3: "f8",
