@@ -22,7 +22,7 @@ from aicf.registry.variant import Launch
 from machines.fibers import Fiber, Stuck
 from machines.hopper_bodies import Cuda, argument, bodies
 from machines.hopper_copies import RANK_AT, START, Copies, moved, offset
-from machines.wgmma_model import k_tile
+from machines.wgmma_model import k_tile, swizzle
 
 NOTHING = np.empty(0, np.uint8)
 
@@ -411,12 +411,12 @@ class Machine(Copies):
             for i in range(16):
                 step, j = divmod(i, 4)
                 if eights:
-                    rows = self._warp("ldmatrix", int(address) + step * 16 * int(pitch))
+                    rows = self._warp("ldmatrix", int(swizzle(int(address) + step * 16 * int(pitch))))
                     assert not any(a % 16 for a in rows)
                     made.append(tuple(block.shared[block.at(np.array(self._pair(rows, j, True)))]))
                     continue
                 low = int(address) + (step * 16 + j // 2 * 8) * int(pitch) + j % 2 * 16
-                here = block.at(np.array([low, low + int(pitch)])) if left > j % 2 * 8 else None
+                here = block.at(swizzle(np.array([low, low + int(pitch)]))) if left > j % 2 * 8 else None
                 made.append((0.0, 0.0) if here is None else tuple(block.shared[here]))
             words[:] = made
             return words

@@ -154,7 +154,7 @@ class GemmWgmma:
     pingpong  two groups of consumers take tiles in turns, else all of them share one
     cluster2  two blocks share b; cluster split2, split4: blocks share a tile, and divide k
     120       with tiles of so many columns beside the others, where these fill the last wave
-    two       two blocks of such clusters share a multiprocessor; deep: a block of one consumer has all of its shared memory
+    deep      a block of one consumer has all of a multiprocessor's shared memory
     stream    stream-K: tiles are divided evenly among blocks
     split     splits of k, and a second launch for their sum and what follows the product
     int8      of i8 and u8, at twice the rate of halves

@@ -68,7 +68,6 @@ class WgmmaTiling:
         ping_pong, cluster = "_pingpong" * self.ping_pong, f"_cluster{self.cluster}" * (self.cluster > 1)
         split = (
             f"_cluster_split{self.cluster_split}" * (self.cluster_split > 1)
-            + "_two" * (self.cluster_split > 1 and self.blocks > 1)
             + "_deep" * (self.consumers == self.blocks == self.together == 1)
             + "_stream" * self.stream
             + "_promoted" * self.promoted
@@ -247,12 +246,8 @@ TILINGS = (
     WgmmaTiling(64, 64, 1, cluster_split=4, registers=None),
 )
 
-# For few rows, whose time is the memory's. 72 tiles of two blocks are 144, of which 132 would run first and 12 then: two fit a multiprocessor
-# side by side; or one block has a tile, and 12 K-tiles under way: 72 need 6 MB of these, for 4.2 TB/s and a trip of 1.2 us.
-FEW_ROWS = (
-    WgmmaTiling(64, 64, 1, cluster_split=2, blocks=2, registers=None),
-    WgmmaTiling(64, 64, 1, registers=None),
-)
+# For few rows, whose time is the memory's: a block of one consumer has 12 K-tiles under way. 72 need 6 MB of these, for 4.2 TB/s and a trip of 1.2 us.
+FEW_ROWS = (WgmmaTiling(64, 64, 1, registers=None),)
 
 
 def tilings(names: str) -> tuple[WgmmaTiling, ...]:
@@ -297,7 +292,7 @@ CONFIGS = (
 )
 INT8_CONFIGS = tuple(WgmmaConfig(t, "int8") for t in TILINGS if t.cluster_split == 1)
 FLAT_CONFIGS = _configs(
-    "64x64_cluster_split4 64x64_cluster_split2 64x64_cluster_split2_two 64x128_cluster_split2 64x128_pingpong 64x64_deep",
+    "64x64_cluster_split4 64x64_cluster_split2 64x128_cluster_split2 64x128_pingpong 64x64_deep",
     "flat",
 )
 # Of which a thread has two rows of the operand in registers, and no block shares anything with another.

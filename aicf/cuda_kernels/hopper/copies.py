@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dsl import device, int32, uint32
-from .units import ATOM, FLAT_BOX, SWIZZLE_BYTES, boxed, left
-
-FLAT_ROWS = FLAT_BOX // ATOM  # of 64 k, that a flat operand's box brings
-FLAT_BOX_BYTES = 2 * FLAT_BOX
+from .units import SWIZZLE_BYTES, boxed, left
 
 # of an operand: whether k is contiguous; the axes of the batch that it has
 Order = tuple[bool, tuple[int, ...]]
@@ -33,23 +30,17 @@ def chosen_box(tile_mn: int, k_major: bool, map: int, last_map: int, may_be_last
 def flat_box(map: int) -> Any:
     """`choose(maps, mn, extent)`: the same of a flat operand, which is loaded with the number of its rows: see `flat_bringer`."""
 
-    def choose(maps, mn, extent):
-        boxes = uint32((uint32(extent) + uint32(FLAT_ROWS - 1)) // uint32(FLAT_ROWS))
-        return (maps[map], int32(extent)), uint32(boxes * uint32(FLAT_BOX_BYTES // SWIZZLE_BYTES))
-
-    return device(choose)
+    return device(lambda maps, mn, extent: ((maps[map], int32(extent)), uint32(extent)))
 
 
 def flat_bringer(axes: tuple[int, ...], load_box: Callable[..., Any]) -> Any:
-    """`bring(to, map, ready, mn, k, point)`: 64 of k of a flat operand's rows, which are one piece of memory, in boxes of one line.
-    What the last box brings of other k lies behind."""
+    """`bring(to, map, ready, mn, k, point)`: 64 of k of a flat operand's rows, which are one piece of memory: as many lines of 64 halves as it has
+    rows."""
     load = loader(load_box, axes)
 
     def bring(to, map, ready, mn, k, point):
         number, rows = map
-        for i in range(int32((rows + int32(FLAT_ROWS - 1)) // FLAT_ROWS)):
-            at = int32(k * rows + i * FLAT_BOX)
-            load(uint32(to + uint32(i * FLAT_BOX_BYTES)), number, ready, at, int32(0), point)
+        load(to, number, ready, int32(0), int32((k >> 6) * rows), point)
 
     return device(bring)
 

@@ -7,7 +7,6 @@ WARPS = 4  # of a warpgroup
 SWIZZLE_BYTES = 128  # of a swizzled row of a box: of k in a K-tile
 ATOM = 64  # halves in it
 SUBTILE_BYTES = 64 * ATOM * 2  # of 64 x 64 halves
-FLAT_BOX = 256  # halves in a box of a flat operand: as many as a box has along a dimension
 TMA_ALIGNMENT = 16  # that rows and pointers are multiples of
 
 

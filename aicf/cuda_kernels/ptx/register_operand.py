@@ -93,14 +93,14 @@ def flat_operand_place(eights: bool) -> Any:
 @deferred
 def load_flat_operand(eights: bool) -> Any:
     """`load(words, address, pitch, left)`: a thread's 16 words of 64 rows and 64 k of halves, as `multiply_k_tiles` takes them, into the registers
-    that `words` have: no product that reads these may be under way. From a k to the next are `pitch` bytes; `left` rows there are, from
-    the thread's first one on. `eights`: in matrices of 8 x 8, whose rows begin at multiples of 16 bytes; what is not there may be any number.
+    that `words` have: no product that reads these may be under way. From a k to the next are `pitch` bytes, in lines of 128 that are swizzled;
+    `left` rows there are, from the thread's first one on. `eights`: in matrices of 8 x 8, whose rows begin at multiples of 16 bytes; what is not there may be any number.
     Else half by half; what is not there is 0. `ldmatrix`, `ld.shared`."""
 
     def matrices(b, words, address, pitch, left):
         kind, made = ir.LiteralStructType([ir.IntType(32)] * 4), []
         for step in range(STEPS):
-            at = b.add(address, b.mul(pitch, const(STEP * step)))
+            at = swizzled(b, b.add(address, b.mul(pitch, const(STEP * step))))
             given = [*words[4 * step : 4 * step + 4], at]
             four = assemble(b, MATRICES, "=r,=r,=r,=r,0,1,2,3,r,~{memory}", kind, given, True, True)
             made += [b.extract_value(four, i) for i in range(4)]
@@ -110,10 +110,9 @@ def load_flat_operand(eights: bool) -> Any:
         made = []
         for i, word in enumerate(words):
             k, below = i // 4 * STEP + i % 4 // 2 * 8, i % 2 * 8
-            low = b.add(address, b.mul(pitch, const(k)))
-            text = pair_text(below)
-            given = [word, low, b.add(low, pitch), left]
-            made.append(assemble(b, text, "=r,0,r,r,r,~{memory}", ir.IntType(32), given, True))
+            low = b.add(address, b.add(b.mul(pitch, const(k)), const(below * HALF)))
+            given = [word, swizzled(b, low), swizzled(b, b.add(low, pitch)), left]
+            made.append(assemble(b, pair_text(below), "=r,0,r,r,r,~{memory}", ir.IntType(32), given, True))
         return made
 
     @intrinsic
@@ -128,11 +127,16 @@ def load_flat_operand(eights: bool) -> Any:
     return load
 
 
+def swizzled(b: Any, address: Any) -> Any:
+    """The LLVM of where a byte of a box is: bits 4 to 6 of its address, exclusive or bits 7 to 9."""
+    return b.xor(address, b.and_(b.lshr(address, const(3)), const(SWIZZLE_BYTES - 16)))
+
+
 def pair_text(below: int) -> str:
-    """Two halves, of a k and the next one, of the row that is so many below the thread's first one: $0, where $1 was, from $2 and $3 on; $4 rows
-    are left."""
+    """Two halves, of a k and the next one, of the row that is so many below the thread's first one: $0, where $1 was, from $2 and $3; $4 rows are
+    left."""
     lines = (
         ".reg .b16 low, high;", ".reg .pred p;", f"setp.gt.s32 p, $4, {below};", "mov.b16 low, 0;", "mov.b16 high, 0;",
-        f"@p ld.shared.b16 low, [$2+{below * HALF}];", f"@p ld.shared.b16 high, [$3+{below * HALF}];", "mov.b32 $0, {low, high};",
+        "@p ld.shared.b16 low, [$2];", "@p ld.shared.b16 high, [$3];", "mov.b32 $0, {low, high};",
     )  # fmt: skip
     return "{\n" + "\n".join(lines) + "\n}"
