@@ -75,17 +75,6 @@ def drawn(generator: np.random.Generator, most_n: int, most_k: int) -> tuple[Reg
 # --- what is taken ----------------------------------------------------------------------------------------------------
 
 
-def test_no_element_is_beyond_the_coordinates_of_tma(request):
-    """a is one line, so one coordinate counts all of its elements: some 2^25 of k with 64 rows."""
-    generator = rng(request.node.nodeid)
-    for _ in range(20):
-        m = int(generator.integers(2, 65))
-        k = (2**31 - 1) // m - int(generator.integers(-300, 300))
-        found = FLAT[min(FLAT)].supported(flat_product(m, 64, k, False), H200)
-        assert (found is not None) == (m * (k + 64) > 2**31 - 1), (m, k, found)
-        assert found is None or found.condition == "elements"
-
-
 @pytest.mark.parametrize("r, reason", [
     (product(65, 64, 64, ta=True), "m is 65, at most 64 rows are one tile's"),
     (product(64, 64, 64, ta=True), "64 rows of a are lines of 128 bytes"),

@@ -67,7 +67,7 @@ class WgmmaConstants:
     subtile_us, apart_us, lines_us  for a consumer to finish 64 x 64 results and send them off; where they are stored one by one; by whole lines
     load_subtile_us, source_subtile_us, row_subtile_us  for each operand of the map; one that is loaded in boxes; one with an element a column
     sum_subtile_us, subtile_flop_us  to add up columns; for each flop of the map for each element, and each consumer that is at it
-    flat_us, flat_row_us  of a K-tile of few rows of a that are one piece of memory, to be transposed: whatever they are, and for each row
+    flat_us  of a K-tile of few rows of a that are one piece of memory, to be transposed
     moved  of what the bytes of a longer epilogue take, that no main loop hides
     slowed  of what a turn group takes to finish results, that the one which multiplies meanwhile loses
     """
@@ -115,8 +115,7 @@ class WgmmaConstants:
     lines_us: float = 0.35
     subtile_flop_us: float = 0.025
     moved: float = 0.8
-    flat_us: float = 0.1
-    flat_row_us: float = 0.0115
+    flat_us: float = 0.14
     slowed: float = 0.12
 
 
@@ -159,7 +158,7 @@ def cost(
     if tiling.n == ATOM:
         multiply = max(multiply, c.least_us * k_tiles * tiling.row_blocks)
     if flat:
-        multiply = max(multiply, k_tiles * (c.flat_us + c.flat_row_us * p.m))
+        multiply = max(multiply, k_tiles * c.flat_us)
     (m, n), boxes = (
         mn_extents(region, register_operand),
         split is None and not register_operand and staged(tiling, region),

@@ -292,8 +292,7 @@ CONFIGS = (
 )
 INT8_CONFIGS = tuple(WgmmaConfig(t, "int8") for t in TILINGS if t.cluster_split == 1)
 FLAT_CONFIGS = _configs(
-    "64x64_cluster_split4 64x64_cluster_split2 64x128_cluster_split2 64x128_pingpong 64x64_deep",
-    "flat",
+    "64x64_cluster_split4 64x64_cluster_split2 64x128_cluster_split2 64x128_pingpong 64x64_deep", "flat"
 )
 # Of which a thread has two rows of the operand in registers, and no block shares anything with another.
 RS_CONFIGS = *_configs("128x256 128x128 64x128_pingpong 64x64", "rs"), *_configs("128x128", "rs", split=True)

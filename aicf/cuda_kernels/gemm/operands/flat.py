@@ -59,7 +59,9 @@ def from_flat(tiling: WgmmaTiling, region: RegionSpec) -> GemmOperands:
     axes, batch = walks
     extents = ATOM, a.mn.extent * a.k.extent // ATOM, *(extent for extent, _ in batch)
     pitches = ATOM * a.matrix.dtype.itemsize, *(pitch for _, pitch in batch)
-    boxes = TensorMap(In(a.operand), a.matrix.dtype, extents, pitches, (ATOM, a.mn.extent, *(1 for _ in batch)))
+    boxes = TensorMap(
+        In(a.operand), a.matrix.dtype, extents, pitches, (ATOM, a.mn.extent, *(1 for _ in batch))
+    )
     last = (b.map(tiling.n, last=True),) * b.k_major
     return GemmOperands(
         (boxes, b.map(tiling.n)), (False, axes), b.order, last, EIGHTS if a.mn.extent % 8 == 0 else FLAT
