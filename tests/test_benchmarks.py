@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from draws.seeds import run_seed
+from draws.seeds import rng, run_seed
 
 import aicf
 from aicf.calibrate import published
@@ -32,7 +32,7 @@ from benchmarks.__main__ import main
 from benchmarks.gpts import GPT2, GPTS
 from benchmarks.harness import Bench, Case, NotHere, Suite, WrongResult, verify
 from benchmarks.stats import Stats, host, interleave
-from benchmarks.suites import SUITES, attention, decode, gemm, lesson, regret, startup
+from benchmarks.suites import SUITES, attention, decode, gemm, lesson, regret, startup, weights
 from benchmarks.suites import gpt as gpt_suite
 from benchmarks.suites.gemm import Problem
 
@@ -407,13 +407,46 @@ def test_kernels_of_many_cases_are_compiled_at_once_before_the_first(works, monk
     assert done[-1] == 1 and done[-2] == 69
 
 
-@pytest.mark.parametrize("name", ["gemm", "epilogue", "attention", "linear_loss", "lesson"])
+@pytest.mark.parametrize("name", ["gemm", "weights", "epilogue", "attention", "linear_loss", "lesson"])
 def test_what_is_compiled_beforehand_takes_what_is_measured(name):
     h200, registry = preset("h200"), aicf.default_registry()
-    for case in SUITES[name].cases(Bench("cuda", tiny=name == "gemm")):
+    for case in SUITES[name].cases(Bench("cuda", tiny=name in ("gemm", "weights"))):
         kernels = case.kernels(h200)
         assert kernels, case.name
         assert all(registry.by_id(k).supported(region, h200) is None for k, region in kernels)
+
+
+def test_a_cut_off_run_of_weights_is_a_fair_sample():
+    """Each round has all numbers of rows and all layouts, each four rounds all pairs; a seed repeats them, another has others."""
+    found = weights.sampled(run_seed())
+    assert found == weights.sampled(run_seed()) and len(set(found)) == len(found) >= 100
+    assert len(set(found) & set(weights.sampled(f"not {run_seed()}"))) < len(found) / 2
+    rounds = [found[n : n + 7] for n in range(0, len(found), 7)]
+    for some in rounds:
+        assert sorted(p.m for p in some) == list(weights.ROWS) and {p.order for p in some} == set(
+            weights.LAYOUTS
+        )
+    for n in range(0, len(rounds), 4):
+        assert len({(p.m, p.order) for some in rounds[n : n + 4] for p in some}) == 28
+
+
+def test_weights_are_summed_up_by_rows(request):
+    """Of random ratios; a failed case does not count, and numbers of rows that were not measured are left out."""
+    draw = rng(request.node.nodeid)
+    of = {m: draw.uniform(0.5, 2.0, draw.integers(1, 5)) for m in (1, 8, 16384)}
+    rows = [results.failed("weights bf16 NT 33x7x7", "WrongResult: 1")] + [
+        results.row(f"weights bf16 NT {m}x{n + 8}x1", "TFLOP/s", Stats(x), "cuBLAS", Stats(1.0))
+        for m, ratios in of.items() for n, x in enumerate(ratios)
+    ]  # fmt: skip
+    groups = [np.concatenate(list(of.values())), *of.values()]
+    found = weights.summary(rows)
+    assert [r["case"] for r in found] == [weights.TOTALS[n] for n in (0, 1, 2, 7)]
+    for made, ratios in zip(found, groups):
+        assert made["aicf"] == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-3)
+        assert made["note"].startswith(
+            f"{len(ratios)} cases, {(ratios < 0.95).sum()} under 0.95, least {min(ratios):.4g}"
+        )
+    assert weights.summary([]) == []
 
 
 def test_drawn_regions_are_the_same_again_and_when_more_are_drawn():

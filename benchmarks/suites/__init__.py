@@ -23,6 +23,7 @@ from . import (
     rows,
     selection,
     startup,
+    weights,
 )
 
 SUITES: dict[str, Suite] = {
@@ -32,6 +33,7 @@ SUITES: dict[str, Suite] = {
         elementwise,
         rows,
         gemm,
+        weights,
         epilogue,
         attention,
         convolution,

@@ -1,10 +1,9 @@
-"""Matrix products against cuBLAS: weights of published models, drawn anew; halves in squares, skinny and ragged, all four transposes, and
-heads of attention; then fp8; f32, exact and rounded to tf32; and the kernels that are predicted to be the best, each by itself.
+"""Matrix products against cuBLAS: halves in squares, skinny and ragged, all four transposes, and heads of attention; then fp8; f32,
+exact and rounded to tf32; and the kernels that are predicted to be the best, each by itself.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,7 +11,7 @@ from math import prod
 from typing import Any
 
 import aicf
-from aicf.device.spec import DeviceSpec, preset
+from aicf.device.spec import DeviceSpec
 from aicf.rows import RegionSpec
 from aicf.types import DType, TensorDesc, TensorSpec, bf16, f8e4m3, f16, f32
 
@@ -34,17 +33,6 @@ SHOWN = (
 SINGLE = (1024, 1024, 1024), (4096, 4096, 4096)  # of f32
 BYTES = (4096, 4096, 4096), (8192, 8192, 8192)  # of fp8
 HEADS = (96, 1024, 1024, 64), (96, 1024, 64, 1024)  # batch, m, n, k: scores and values of attention
-# Columns and k of the weights of published models: Llama 8B and 70B, Qwen 7B, Mixtral, GPT-2 and XL, ViT-H, BERT large
-WEIGHTS = (
-    (4096, 4096), (6144, 4096), (28672, 4096), (14336, 4096), (4096, 14336), (10240, 8192), (8192, 8192), (57344, 8192),
-    (8192, 28672), (4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944), (2304, 768), (768, 768), (3072, 768), (768, 3072),
-    (4800, 1600), (1600, 1600), (6400, 1600), (1600, 6400), (3840, 1280), (1280, 1280), (5120, 1280), (1280, 5120), (3072, 1024),
-    (1024, 1024), (4096, 1024), (1024, 4096),
-)  # fmt: skip
-ROWS = (1, 2, 4, 8, 8, 16, 33, 64, 256, 1500, 4096, 16384)
-DRAWN = 100
-MOST_US = 4000.0  # of a drawn product, as predicted
-NEAR = 1.6  # kernels of a drawn product are timed up to so many times the least prediction
 TOLERANCE = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 5e-5, "tf32x3": 5e-5, "tf32": 4e-3, "fp8": 1.6e-2}
 TRIED = 16  # kernels for each shape
 APART = 8  # bytes past alignment, where results can't leave in boxes
@@ -206,17 +194,6 @@ class Operands:
         return made.mul_(self.problem.alpha)
 
 
-def drawn(seed: str, number: int) -> list[Problem]:
-    """Products of published models' weights with 1 to 16,384 rows in any layout; the first are the same whatever the number."""
-    rng, found = random.Random(f"gemm {seed}"), dict[Problem, None]()
-    while len(found) < number:
-        m, (n, k) = rng.choice(ROWS), rng.choice(WEIGHTS)
-        p = Problem(m, n, k, rng.choice(("bf16", "bf16", "f16")), rng.choice(("NN", "NT", "TN", "TT")))
-        if sides.predicted(p.region(), preset("h200"))[0][1] <= MOST_US:
-            found[p] = None
-    return list(found)
-
-
 def cases(bench: Bench) -> list[Case]:
     """What comes first is measured where time is short."""
     sizes = ((256, 256, 256), (1000, 1000, 1000)) if bench.tiny else SIZES
@@ -232,16 +209,12 @@ def cases(bench: Bench) -> list[Case]:
         Problem(*size, dtype, order)
         for dtype in ("tf32", "f32", "tf32x3") for order in ("NT", "NN") for size in few or SINGLE
     ]  # fmt: skip
-    made = [
-        Case(f"gemm drawn: {p}", partial(_near_cublas, p), 1.5, partial(_near, p))
-        for p in drawn(bench.draw, 2 if bench.tiny else DRAWN)
-    ]
-    made += [Case(f"gemm {p}", partial(_against_cublas, p), 1.0, partial(_chosen, p)) for p in problems]
+    made = [Case(f"gemm {p}", partial(against_cublas, p, "gemm"), 1.0, partial(chosen, p)) for p in problems]
     shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
     return [*made, *(Case(f"kernels {p}", partial(_kernels, p), 2.0, partial(_tried, p)) for p in shown)]
 
 
-def _chosen(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
+def chosen(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
     return _tried(p, device)[:1]
 
 
@@ -251,55 +224,26 @@ def _tried(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
     return [(kernel_id, region) for kernel_id, _ in sides.predicted(region, device)[:TRIED]]
 
 
-def _near(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
-    """The kernels that may be the best, by prediction."""
-    region = p.region()
-    ranked = sides.predicted(region, device)
-    return [(kernel_id, region) for kernel_id, us in ranked[:TRIED] if us <= NEAR * ranked[0][1]]
-
-
-def _near_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
-    """The chosen kernel against cuBLAS, and the others near it, so that the choice is judged in the same run."""
-    lab = _lab(bench)
-    operands, spec = Operands(p, lab), lab.runtime.spec
-    predicted = dict(sides.predicted(p.region(), spec))
-    ids = [kernel_id for kernel_id, _ in _near(p, spec)]
-    graphs = {kernel_id: operands.ours(kernel_id)[0] for kernel_id in ids}
-    graphs |= {name: operands.theirs(name) for name in p.peers}
-    stats = device_times(bench, operands.turns, p.flops, graphs)
-    peer = min(p.peers, key=lambda name: stats[name].median)
-    times = {kernel_id: round(stats[kernel_id].median * 1e6, 3) for kernel_id in ids}
-    chosen, best = ids[0], min(times, key=times.__getitem__)
-    speeds = [stats[name].rate(p.flops / 1e12) for name in (chosen, peer)]
-    note = f"{chosen}; best {best}; {peer}"
-    made = row(f"gemm drawn: {p}", "TFLOP/s", speeds[0], PEER, speeds[1], note, kernels={chosen, best})
-    instance = {
-        "name": str(p), "chosen": chosen, "best": best, "regret": round(times[chosen] / times[best] - 1, 4), "times": times,
-        "predicted": {kernel_id: round(predicted[kernel_id], 3) for kernel_id in ids}, "region": p.region().to_json(),
-        "peers": {name: round(stats[name].median * 1e6, 3) for name in p.peers},
-    }  # fmt: skip
-    yield {**made, "instances": [instance]}
-
-
 def _lab(bench: Bench) -> Any:
     if not bench.on_gpu:
         raise NotHere("the kernels are for Hopper, and so is cuBLAS")
     return bench.lab
 
 
-def _against_cublas(p: Problem, bench: Bench) -> Iterator[Row]:
-    lab = _lab(bench)
+def against_cublas(p: Problem, suite: str, bench: Bench) -> Iterator[Row]:
+    """The chosen kernel and the peers in turn."""
+    lab, name = _lab(bench), f"{suite} {p}"
     operands = Operands(p, lab)
     graph, kernel_id = operands.ours()
-    graphs = {"aicf": graph} | {name: operands.theirs(name) for name in p.peers}
+    graphs = {"aicf": graph} | {peer: operands.theirs(peer) for peer in p.peers}
     times = device_times(bench, operands.turns, p.flops, graphs)
-    speeds = {name: t.rate(p.flops / 1e12) for name, t in times.items()}
+    speeds = {side: t.rate(p.flops / 1e12) for side, t in times.items()}
     if p.dtype == "fp8":  # whose peers don't compute the same
-        for name in p.peers:
-            yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], name, speeds[name], kernel_id)
+        for peer in p.peers:
+            yield row(name, "TFLOP/s", speeds["aicf"], peer, speeds[peer], kernel_id)
     else:
-        best = max(p.peers, key=lambda name: speeds[name].median)
-        yield row(f"gemm {p}", "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
+        best = max(p.peers, key=lambda peer: speeds[peer].median)
+        yield row(name, "TFLOP/s", speeds["aicf"], PEER, speeds[best], f"{kernel_id}; {best}")
 
 
 def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
@@ -327,39 +271,29 @@ def device_times(
     return bench.compare({name: lab.device_time(g, each, cold=True) for name, g in graphs.items()})
 
 
+def mean_ratio(case: str, rows: Sequence[Row]) -> Row:
+    """The geometric mean of ratios, with the number under 0.95 and the lowest."""
+    ratios, worst = [r["ratio"] for r in rows], min(rows, key=lambda r: r["ratio"])
+    low = sum(ratio < 0.95 for ratio in ratios)
+    note = f"{len(rows)} cases, {low} under 0.95, least {worst['ratio']:g}: {worst['case']}, {worst['peer_name']}"
+    mean = Stats(prod(ratios) ** (1 / len(rows)), 0.0, len(rows))
+    return row(case, "ratio", mean, note=note, kernels=all_kernels(rows))
+
+
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """The geometric mean of all ratios, and the least, of halves and of the rest."""
+    """Of halves and of the rest."""
     compared = [r for r in rows if r["case"].startswith("gemm ") and r.get("ratio")]
-    anew = [r for r in compared if r["case"].startswith("gemm drawn: ")]
-    compared = [r for r in compared if r not in anew]
     halves = [r for r in compared if r["case"].split()[1] in ("f16", "bf16") and " of " not in r["case"]]
-    made = []
-    for what, found in (
-        ("published weights, drawn anew", anew),
-        ("halves", halves),
-        ("batches, words and bytes", [r for r in compared if r not in halves]),
-    ):
-        if found:
-            mean = prod(r["ratio"] for r in found) ** (1 / len(found))
-            worst = min(found, key=lambda r: r["ratio"])
-            note = f"least {worst['ratio']:g}, {worst['case']}, beside {worst['peer_name']}"
-            made.append(
-                row(
-                    f"gemm of {what}: geometric mean of ratios",
-                    "ratio",
-                    Stats(mean, 0.0, len(found)),
-                    note=note,
-                    kernels=all_kernels(found),
-                )
-            )
-    return made
+    others = [r for r in compared if r not in halves]
+    groups = {"halves": halves, "batches, words and bytes": others}
+    return [mean_ratio(f"gemm of {what}: geometric mean of ratios", g) for what, g in groups.items() if g]
 
 
 def tables(rows: Sequence[Row]) -> dict[str, list[str]]:
     """The lesson's table "standing": for each element type how many shapes are compared, and the one that loses most."""
     by_type: dict[str, list[Row]] = {}
     for r in rows:
-        if r["case"].startswith("gemm ") and " drawn: " not in r["case"] and r.get("ratio"):
+        if r["case"].startswith("gemm ") and r.get("ratio"):
             by_type.setdefault(r["case"].split()[1], []).append(r)
     lines = [
         "| type | shapes | not slower | geometric mean | worst ratio | shape: ours | cuBLAS |",
