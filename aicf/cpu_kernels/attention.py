@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops.attention import scale_of, visible
 from ..registry.cost import one_launch, roofline
-from ..registry.variant import HostCall, one_op, variant
+from ..registry.variant import HostCall, NumericClass, one_op, variant
 from ..types import numel
 from .blas import matmul, threads_for
 from .reference import op_operands
@@ -211,6 +211,11 @@ class AttentionBlas:
     def cost(region, device):
         q, k, v = _shapes(region)[:3]
         return _sizes(region, q, k, v).cost(region, device, 2)
+
+    def numerics(region, device):
+        sizes = _sizes(region, *_shapes(region)[:3])
+        by = f"in BLAS' order, of blocks of {sizes.rows} queries"
+        return NumericClass("attention, sgemm in f32", sizes.keys, by)
 
     def build(region, device):
         return _call(region, _attend)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import threading
 from functools import cache
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,3 +98,65 @@ def _by_slices(a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarr
         return total.astype(np.float32)
     out[...] = total
     return out
+
+
+# --- blocks of rows -----------------------------------------------------------------------------------------------------
+
+BLOCK_ROWS = 16  # a tile of most of OpenBLAS' kernels; of 32 and 64 rows, rows of different tiles have different bits on Haswell
+
+
+def matmul_in_blocks(
+    a: np.ndarray, b: np.ndarray, out: np.ndarray | None, most: int | None, rows: int = BLOCK_ROWS
+) -> np.ndarray:
+    """`a @ b`, one call of BLAS for each block of so many rows, the last one padded with zeros: each call has one shape, whatever the number
+    of rows is. It computes b^T a^T: rows are then the elements of vectors, which all have one order of sums. As a b they are columns
+    of BLAS' matrices, and Haswell's kernel adds up the columns of a block in three different orders."""
+    lead, m, (k, n) = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2:]
+    apart = (
+        out is not None and out.flags.c_contiguous and not any(np.may_share_memory(out, x) for x in (a, b))
+    )
+    whole: np.ndarray = out if out is not None and apart else np.empty((*lead, m, n), np.float32)
+    by_rows = whole
+    if all(size == 1 for size in b.shape[:-2]):  # all matrices share blocks
+        m *= prod(lead)
+        a, b, by_rows = a.reshape(m, k), b.reshape(k, n), whole.reshape(m, n)
+    left = b.swapaxes(-1, -2)
+    if (
+        min(k, n) == 1
+    ):  # of vectors NumPy and BLAS have other kernels, and NumPy knows vectors by their strides
+        left = np.repeat(left, 2, axis=-2) if n == 1 else np.ascontiguousarray(left)
+    block = np.empty((*a.shape[:-2], k, rows), np.float32)
+    made = np.empty((*by_rows.shape[:-2], left.shape[-2], rows), np.float32)
+    if most is not None:
+        _LIMIT.enter(most)
+    try:
+        with np.errstate(all="ignore"):
+            for first in range(0, m if whole.size else 0, rows):
+                size = min(rows, m - first)
+                block[..., :size] = a[..., first : first + size, :].swapaxes(-1, -2)
+                block[..., size:] = 0
+                np.matmul(left, block, out=made)
+                by_rows[..., first : first + size, :] = made[..., :n, :size].swapaxes(-1, -2)
+    finally:
+        if most is not None:
+            _LIMIT.leave()
+    if out is None or out is whole:
+        return whole
+    out[...] = whole
+    return out
+
+
+@cache
+def blocks_differ(rows: int = BLOCK_ROWS) -> str:
+    """The BLAS and the first shape for which equal rows of one block have different bits; "" where all have equal ones: short and long
+    sums, few and many columns, both layouts, on both sides of the size below which BLAS has other kernels."""
+    draw = np.random.default_rng(0)
+    for k, n, transposed in product((1, 3, 21, 64, 347), (1, 2, 5, 17, 40, 260), (False, True)):
+        a = np.repeat(draw.standard_normal((1, k), np.float32), rows, axis=0)
+        b = draw.standard_normal((n, k) if transposed else (k, n), np.float32)
+        b = b.T if transposed else b
+        bits = matmul_in_blocks(a, b, None, threads_for(2 * rows * n * k), rows).view(np.uint32)
+        if (bits != bits[0]).any():
+            names = sorted({f"{library.internal_api} for {library.architecture}" for library in _libraries()})
+            return f"{' and '.join(names) or 'BLAS'}, {rows} x {n} x {k}"
+    return ""

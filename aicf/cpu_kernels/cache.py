@@ -6,7 +6,7 @@ import numpy as np
 
 from ..ops.cache import write_rows
 from ..registry.cost import one_launch, roofline
-from ..registry.variant import HostCall, one_op, variant
+from ..registry.variant import HostCall, exact, one_op, variant
 from .reference import op_operands
 
 CALLS_US = 12.0  # NumPy's, for keys and values
@@ -19,7 +19,7 @@ class CacheWriteIndexed:
     def accepts(region):
         yield one_op(region)
 
-    least = one_launch
+    least, numerics = one_launch, exact
 
     def cost(region, device):
         _, _, k, v, _ = (region.operands[p] for p in op_operands(region))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..registry.cost import Cost
-from ..registry.variant import HostCall, NumericClass, Reject, at_most, variant
+from ..registry.variant import HostCall, Reject, alone, at_most, variant
 from ..rows.parts import read_parts
 from ..rows.program import Map, RegionProgram
 from ..rows.read import read
@@ -46,10 +46,7 @@ class ElementwiseLoop:
         yield program if isinstance(program, Reject) else None
         yield from loops_take(region)
 
-    least = one_loop
-
-    def numerics(region, device):
-        return NumericClass("each element alone")
+    least, numerics = one_loop, alone
 
     def cost(region, device):
         return loop_cost(program_of(region).after, region, device)
@@ -73,7 +70,7 @@ class MultiMapLoop:
         yield dense_results(region)
         yield at_most("tensors", len(parts[0].loads) + len(parts[0].stores), ARRAYS)
 
-    least = one_loop
+    least, numerics = one_loop, alone
 
     def cost(region, device):
         terms = {"launch": device.launch_us}

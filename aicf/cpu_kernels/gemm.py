@@ -8,20 +8,24 @@ from dataclasses import replace
 import numpy as np
 
 from ..ops.schema import schema_of
-from ..registry.cost import roofline
-from ..registry.variant import HostCall, NumericClass, Reject, no_class, variant
+from ..registry.cost import Cost, roofline
+from ..registry.variant import HostCall, NumericClass, Reject, cdiv, no_class, variant
 from ..rows.program import Apply, Gemm, Load, Map
 from ..rows.read import read
 from ..types import DType, OpKind, f32, i32, u8
-from .blas import matmul, threads_for
+from .blas import BLOCK_ROWS, blocks_differ, matmul, matmul_in_blocks, threads_for
 from .costs import loop_us
 from .elementwise import loops_take, program_of
 from .reduce import summed_columns, sums_us
 
+TAKES = "gemm", "gemm+map", "gemm+map+reduce", "gemm+reduce"
 BLAS_CALL_US = 1.5
+# Of blocks of rows: NumPy's calls, once and for each block; an element of b that BLAS packs, for each block, of a transposed b and of
+# another; an element of a or of the product that is transposed
+BLOCKS_US, BLOCK_US, PACK_US, PACK_ROWS_US, TRANSPOSE_US = 12.0, 4.0, 4e-4, 9e-4, 1e-3
 
 
-@variant("gemm", id="cpu.gemm_blas.v3", takes=("gemm", "gemm+map", "gemm+map+reduce", "gemm+reduce"))
+@variant("gemm", id="cpu.gemm_blas.v3", takes=TAKES)
 class GemmBlas:
     """map(alpha * op(a) @ op(b) + beta * c): sgemm, then one more pass over the product if anything is left to do.
 
@@ -30,20 +34,10 @@ class GemmBlas:
     """
 
     def accepts(region):
-        program = read(region)
-        yield program if isinstance(program, Reject) else None
-        yield from loops_take(region)
+        yield from _products(region)
 
     def cost(region, device):
-        core, rest = _plan(region)
-        itemsize = core.dtype.itemsize
-        bytes = itemsize * _factors(region, core) + 4 * program_of(region).after.numel
-        cost = roofline(device, bytes=bytes, flops=core.flops, efficiency=0.5).plus(call=BLAS_CALL_US)
-        if core.dtype is not f32:
-            cost = cost.plus(widening=_factors(region, core) * 6 / device.bandwidth * 1e-3)
-        if program_of(region).epilogue_reduction is not None:
-            cost = cost.plus(sums=sums_us(core.m * core.n, core.n))
-        return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
+        return _cost(region, device, _plan(region)[0].flops).plus(call=BLAS_CALL_US)
 
     def numerics(region, device):
         core, _ = _plan(region)
@@ -52,32 +46,90 @@ class GemmBlas:
         return no_class("BLAS adds up the products of one row in another order than those of several")
 
     def build(region, device):
-        core, rest = _plan(region)
-        stores = program_of(region).after.stores
-        loop = None if rest is None else _loop(rest, region)
-        place = _place_of_product(region, rest, _made(core)) if rest else stores[0][1]
-        read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
-
-        shape = _shape(region, core)
+        core, _ = _plan(region)
         most = threads_for(2 * core.m * core.n * core.k)
-        multiply = _whole(core) if core.dtype.kind == "int" else matmul
+        return _call(region, _whole(core) if core.dtype.kind == "int" else matmul, most)
 
-        def bind(operands, results):
-            after = None if loop is None else loop(operands, results)
-            out = None if place is None else results[place].reshape(shape)
-            if out is not None and any(np.may_share_memory(out, operands[p]) for p in read_after):
-                out = None  # in place of something that the loop reads yet
 
-            def run():
-                a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
-                a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
-                product = multiply(a, b, out, most)
-                if after is not None:
-                    after(product)
+@variant("gemm", id="cpu.gemm_blocks.v1", takes=TAKES)
+class GemmBlocks:
+    """As gemm_blas, but BLAS multiplies blocks of 16 rows, the last one padded: a row's bits do not depend on how many rows there are, nor on its
+    index among them. Products of floats.
 
-            return run
+    Threads inside BLAS by the size of a block. Bytes: a and the product twice, b once for each block.
+    """
 
-        return HostCall.binding(bind)
+    def accepts(region):
+        yield from _products(region)
+        dtype = program_of(region).core.dtype
+        if dtype.kind == "int":
+            yield Reject("dtype", f"products of {dtype} are exact in every order: gemm_blas has them")
+
+    def cost(region, device):
+        core, _ = _plan(region)
+        alone = region.operands[core.b].numel == core.n * core.k  # all matrices of a have one b
+        blocks = cdiv(core.count * core.m, BLOCK_ROWS) if alone else core.count * cdiv(core.m, BLOCK_ROWS)
+        of_b, transposed = core.n * core.k, core.count * core.m * (core.n + core.k)
+        packing = blocks * of_b * (PACK_US if core.trans_b else PACK_ROWS_US)
+        cost = _cost(region, device, 2 * blocks * BLOCK_ROWS * of_b)
+        return cost.plus(
+            call=BLOCKS_US, blocks=blocks * BLOCK_US, packing=packing + transposed * TRANSPOSE_US
+        )
+
+    def numerics(region, device):
+        if found := blocks_differ():
+            return no_class(f"this machine's BLAS gives equal rows of a block different bits: {found}")
+        return NumericClass(f"sgemm of blocks of {BLOCK_ROWS} rows", _plan(region)[0].k, "in BLAS' order")
+
+    def build(region, device):
+        core, _ = _plan(region)
+        return _call(region, matmul_in_blocks, threads_for(2 * BLOCK_ROWS * core.n * core.k))
+
+
+def _products(region):
+    """The checks of both: a product, and what a loop can do after it."""
+    program = read(region)
+    yield program if isinstance(program, Reject) else None
+    yield from loops_take(region)
+
+
+def _cost(region, device, flops: float) -> Cost:
+    """Of so many flops of BLAS, of types that are widened before it, and of what follows the product."""
+    core, rest = _plan(region)
+    bytes = core.dtype.itemsize * _factors(region, core) + 4 * program_of(region).after.numel
+    cost = roofline(device, bytes=bytes, flops=flops, efficiency=0.5)
+    if core.dtype is not f32:
+        cost = cost.plus(widening=_factors(region, core) * 6 / device.bandwidth * 1e-3)
+    if program_of(region).epilogue_reduction is not None:
+        cost = cost.plus(sums=sums_us(core.m * core.n, core.n))
+    return cost if rest is None else cost.plus(epilogue=sum(loop_us(rest, region, device).values()))
+
+
+def _call(region, multiply: Callable[..., np.ndarray], most: int | None) -> HostCall:
+    """`multiply(a, b, out, most)`, and the loop over its product; `out` is a result of the product's type, if there is one."""
+    core, rest = _plan(region)
+    stores = program_of(region).after.stores
+    loop = None if rest is None else _loop(rest, region)
+    place = _place_of_product(region, rest, _made(core)) if rest else stores[0][1]
+    read_after = [p for p, t in enumerate(region.operands) if rest and t.numel == rest.numel]
+    shape = _shape(region, core)
+
+    def bind(operands, results):
+        after = None if loop is None else loop(operands, results)
+        out = None if place is None else results[place].reshape(shape)
+        if out is not None and any(np.may_share_memory(out, operands[p]) for p in read_after):
+            out = None  # in place of something that the loop reads yet
+
+        def run():
+            a, b = (np.asarray(operands[p], np.float32) for p in (core.a, core.b))
+            a, b = (x.swapaxes(-1, -2) if t else x for x, t in ((a, core.trans_a), (b, core.trans_b)))
+            product = multiply(a, b, out, most)
+            if after is not None:
+                after(product)
+
+        return run
+
+    return HostCall.binding(bind)
 
 
 EXACT = 1 << 24  # up to here f32 has every integer

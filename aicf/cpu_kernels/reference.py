@@ -6,7 +6,8 @@ import numpy as np
 
 from ..ops.schema import ACCUMULATES, schema_of
 from ..registry.cost import host_memory_us, one_launch, roofline
-from ..registry.variant import HostCall, Reject, one_op, variant
+from ..registry.numerics import EXACT
+from ..registry.variant import HostCall, Reject, no_class, one_op, variant
 from ..rows.program import Gemm, Reduction, RegionProgram
 from ..rows.read import read
 from ..rows.rows import REDUCE
@@ -40,6 +41,11 @@ class Reference:
     def least(region, device):
         memory = host_memory_us(device, PASSES * region.nbytes) if schema_of(region.kind).is_map else 0.0
         return one_launch(region, device) + memory + START_US
+
+    def numerics(region, device):
+        if any(t.dtype.kind == "float" for t in region.results):
+            return no_class("NumPy decides in which order it adds up floats")
+        return EXACT
 
     def cost(region, device):
         program, passes = read(region), PASSES

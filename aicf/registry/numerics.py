@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..device.spec import DeviceSpec
 from ..rows import RegionSpec
 from ..rows.program import Gemm, RegionProgram
 from ..rows.read import read
@@ -47,13 +48,25 @@ def no_class(reason: str) -> Reject:
     return Reject("numerics", reason)
 
 
+ALONE = NumericClass("each element alone")
+EXACT = NumericClass("exact: copies, integers and bools")
 UNDECLARED = no_class("the kernel declares no numeric class")
 OVER_ROWS = no_class("a result adds up over rows")
 
 
+def alone(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+    """What kernels of maps declare: each element is computed by itself."""
+    return ALONE
+
+
+def exact(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+    """What kernels declare that copy elements, or whose results are integers and bools that do not depend on the order of a sum of floats."""
+    return EXACT
+
+
 def of_region(declared: NumericClass | Reject, region: RegionSpec, id: str) -> NumericClass | Reject:
     """What a kernel declares, of a region with all that it fuses: its own compiler may contract maps; sums over rows have no class."""
-    if isinstance(declared, Reject):
+    if isinstance(declared, Reject) or declared == EXACT:
         return declared
     program = read(region)
     if isinstance(program, RegionProgram) and program.epilogue_reduction is not None:

@@ -55,7 +55,7 @@ from .launch import (
     Work,
 )
 from .nearby import corrected, least_factor
-from .numerics import UNDECLARED, NumericClass, no_class, of_region
+from .numerics import UNDECLARED, NumericClass, alone, exact, no_class, of_region
 
 Floor = Callable[[RegionSpec, DeviceSpec], float]
 
@@ -415,12 +415,14 @@ __all__ = [
     "WindowMap",
     "Work",
     "aligned",
+    "alone",
     "arity",
     "at_least",
     "at_most",
     "cdiv",
     "contiguous",
     "dtype",
+    "exact",
     "first_refusal",
     "kernels_of",
     "multiple",

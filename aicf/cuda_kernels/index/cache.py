@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, Reject, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, Reject, exact, one_op, variant
 from ...rows import RegionSpec
 from ...types import Shape, TensorDesc, numel, reshaped_strides
 from ..maps.elementwise import THREADS, grid_for
@@ -45,7 +45,7 @@ class CacheWriteElements:
                     f"entries of {name}'s batch are apart by more than one stride: {t.stride} for {t.shape}",
                 )
 
-    least = one_launch
+    least, numerics = one_launch, exact
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         _, _, k, v, _ = (region.tensors[t] for t in region.anchor.inputs)

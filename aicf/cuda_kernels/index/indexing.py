@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...device.faults import INDEX, INDEX_FROM_ZERO
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, Reject, cdiv, contiguous, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, Reject, cdiv, contiguous, exact, one_op, variant
 from ...rows import RegionSpec
 from ...types import numel
 from ..maps.elementwise import THREADS, grid_for
@@ -129,6 +129,8 @@ class ScatterAddAlong:
 @variant("check_indices", id="cuda.check_indices.v1")
 class CheckIndices:
     """As check_labels: four indices per thread and step, trees in shared memory; a second launch for more than a block's worth."""
+
+    numerics = exact
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)

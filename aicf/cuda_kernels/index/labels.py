@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, Work, cdiv, contiguous, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, Work, cdiv, contiguous, exact, one_op, variant
 from ...rows import RegionSpec
 from ...types import TensorDesc, i64
 from ..maps.elementwise import THREADS
@@ -29,6 +29,8 @@ class CheckLabels:
     """Four labels per thread and step, then trees in shared memory; for more than a block's worth, blocks side by side and one
     more launch. Parallel over labels. Bytes: the labels once. Limit: latency.
     """
+
+    numerics = exact
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)

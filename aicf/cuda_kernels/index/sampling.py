@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, exact, one_op, variant
 from ...rows import RegionSpec
 
 PASSES = 14  # over a row, where top_k and top_p are both asked for
@@ -28,7 +28,7 @@ class SampleTokens:
         yield one_op(region)
         yield contiguous(region)
 
-    least = one_launch
+    least, numerics = one_launch, exact
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         logits = region.tensors[region.anchor.inputs[0]]
@@ -58,7 +58,7 @@ class MarkTokens:
         yield one_op(region)
         yield contiguous(region)
 
-    least = one_launch
+    least, numerics = one_launch, exact
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         seen, tokens, *_ = (region.tensors[t] for t in region.anchor.inputs)

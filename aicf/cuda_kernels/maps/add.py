@@ -12,6 +12,7 @@ from ...registry.variant import (
     Out,
     Reject,
     aligned,
+    alone,
     arity,
     cdiv,
     contiguous,
@@ -43,7 +44,7 @@ class AddHalf2:
         yield _even(region.results[0].numel)
         yield aligned(region, 4)
 
-    least = one_launch
+    least, numerics = one_launch, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         pairs = region.results[0].numel // 2

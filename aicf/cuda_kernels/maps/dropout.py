@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...device.spec import DeviceSpec
 from ...ops.dropout import dropout_numbers
 from ...registry.cost import Cost, machine, one_launch, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, one_op, variant
+from ...registry.variant import Checks, In, Launch, Num, Out, cdiv, contiguous, exact, one_op, variant
 from ...rows import RegionSpec
 from ...types import f32
 from .elementwise import RESIDENT, THREADS, grid_for, map_constants
@@ -58,6 +58,8 @@ class DropoutPhilox:
 @variant("rng_advance", id="cuda.rng_advance.v2")
 class RngAdvance:
     """One thread adds one to a step, if that is valid."""
+
+    numerics = exact
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)

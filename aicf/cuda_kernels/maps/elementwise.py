@@ -15,19 +15,7 @@ from ...device.spec import DeviceSpec, constants
 from ...ops.schema import MAP
 from ...registry.checks import first_failure
 from ...registry.cost import Cost, memory_us, one_launch, roofline
-from ...registry.variant import (
-    Checks,
-    In,
-    Launch,
-    Num,
-    NumericClass,
-    Out,
-    Reject,
-    at_most,
-    cdiv,
-    multiple,
-    variant,
-)
+from ...registry.variant import Checks, In, Launch, Num, Out, Reject, alone, at_most, cdiv, multiple, variant
 from ...rows import RegionSpec
 from ...rows.program import Load, Map, RegionProgram, collapse
 from ...rows.read import read
@@ -312,11 +300,6 @@ def least(region: RegionSpec, device: DeviceSpec) -> float:
     read = sum(min(t.nbytes, elements * t.dtype.itemsize) for t in region.operands if t.numel <= elements)
     nbytes = read + sum(t.nbytes for t in region.results)
     return one_launch(region, device) + memory_us(device, nbytes, map_constants(device).vector_access)
-
-
-def alone(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-    """The numeric class of maps: each element is computed by itself."""
-    return NumericClass("each element alone")
 
 
 # --- variants -----------------------------------------------------------------------------------------------------------

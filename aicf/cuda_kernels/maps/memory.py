@@ -6,11 +6,23 @@ import numpy as np
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, at_most, contiguous, one_op, variant
+from ...registry.variant import (
+    Checks,
+    In,
+    Launch,
+    Num,
+    Out,
+    alone,
+    at_most,
+    contiguous,
+    exact,
+    one_op,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.program import Load, Map, collapse
 from ...types import DType, f32, i32, i64, rounded, row_major
-from .elementwise import MAX_RANK, THREADS, alone, flat_launch, grid_for
+from .elementwise import MAX_RANK, THREADS, flat_launch, grid_for
 
 
 @variant("fill", id="cuda.fill.v1")
@@ -19,6 +31,8 @@ class Fill:
 
     Parallel over elements. Bytes: the result, written once.
     """
+
+    numerics = exact
 
     def accepts(region: RegionSpec) -> Checks:
         yield one_op(region)

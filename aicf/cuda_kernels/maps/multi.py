@@ -9,7 +9,20 @@ from typing import Any, NamedTuple
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
 from ...registry.cost import Cost, machine, roofline
-from ...registry.variant import Checks, In, Launch, Num, Out, Reject, Table, at_least, at_most, cdiv, variant
+from ...registry.variant import (
+    Checks,
+    In,
+    Launch,
+    Num,
+    Out,
+    Reject,
+    Table,
+    alone,
+    at_least,
+    at_most,
+    cdiv,
+    variant,
+)
 from ...rows import RegionSpec
 from ...rows.parts import read_parts
 from ...rows.program import Load, Map
@@ -132,7 +145,7 @@ class MultiMap:
         pointers = sum(map(len, parts.columns)) + len(region.results)
         yield at_most("bytes of kernel parameters", 8 * (pointers + 3 * len(parts.maps)), PARAMETERS)
 
-    least = least
+    least, numerics = least, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _cost(region, device)
@@ -160,7 +173,7 @@ class MultiMapTable:
     def accepts(region: RegionSpec) -> Checks:
         yield from _checks(region)
 
-    least = least
+    least, numerics = least, alone
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _cost(region, device, 2 * machine(device).trip_us)

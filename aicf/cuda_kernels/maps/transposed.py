@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...device.spec import DeviceSpec
 from ...ops.schema import MAP
 from ...registry.cost import Cost, machine, roofline
-from ...registry.variant import Checks, In, Launch, Num, Reject, at_least, at_most, cdiv, variant
+from ...registry.variant import Checks, In, Launch, Num, Reject, alone, at_least, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...rows.program import Expression, Load, Map
 from ...types import row_major
@@ -19,7 +19,6 @@ from .elementwise import (
     TYPES,
     _map,
     _refusal,
-    alone,
     collapsed,
     least,
     load_types,
