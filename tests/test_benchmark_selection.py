@@ -9,9 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from draws import ops, seeds
+from draws.devices import Host
 
 import aicf
 from aicf.device.spec import PRESETS, preset
+from aicf.ops.schema import schema_of
 from aicf.registry.select import Selection, Selector
 from aicf.registry.variant import HostCall
 
@@ -21,7 +24,7 @@ from benchmarks import report, results
 from benchmarks.__main__ import main
 from benchmarks.harness import Bench, Suite, WrongResult
 from benchmarks.instances import instances
-from benchmarks.kernel_runs import KernelRuns
+from benchmarks.kernel_runs import KernelRuns, _Torch
 from benchmarks.stats import Stats
 from benchmarks.suites import SUITES
 from benchmarks.suites.selection import TUNED, UNTUNED, held_to_one_op, summary
@@ -72,7 +75,7 @@ def test_a_wrong_kernel_is_not_timed(fault):
     region = instance.region("cpu")
     runs = KernelRuns(Bench("cpu", tiny=True))
     good = aicf.select(region, preset("cpu"), runs.registry).chosen.variant
-    assert runs.table(region).verified(good.id).seconds > 0
+    assert runs.table(region).checked(good.id).seconds > 0
 
     def build(region, device):
         right = good.build(region, device)
@@ -87,10 +90,52 @@ def test_a_wrong_kernel_is_not_timed(fault):
 
         return HostCall(run)
 
-    runs.registry = runs.loader.registry = aicf.KernelRegistry([replace(good, id="cpu.bad.v1", build=build)])
+    runs.cold.registry = runs.cold.loader.registry = aicf.KernelRegistry(
+        [replace(good, id="cpu.bad.v1", build=build)]
+    )
     said = "1 elements are wrong" if fault == "wrong" else "written outside"
     with pytest.raises(WrongResult, match=said):
-        runs.table(region).verified("cpu.bad.v1")
+        runs.table(region).checked("cpu.bad.v1")
+
+
+STEADY = (
+    "add", "bitwise_and", "concatenate", "gemm", "less", "maximum", "reduce_max", "reduce_sum", "reverse", "slice", "transpose",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", STEADY)
+def test_right_kernels_of_drawn_regions_pass_the_check(op, request):
+    """With strided operands and results, and of any type."""
+    runs, rng = KernelRuns(Bench("cpu", tiny=True)), seeds.rng(request.node.nodeid)
+    for case in filter(None, (ops.draw(rng, op=op) for _ in range(12))):
+        region = ops.Wanted(replace(case, over=False), Host()).region
+        table = runs.table(region)
+        for candidate in aicf.select(region, runs.spec, runs.registry).ranked:
+            table.checked(candidate.variant.id)
+
+
+def test_pytorchs_references_are_numpys(request):
+    """Of drawn operands in f64."""
+    torch = pytest.importorskip("torch", reason="its references are those of large regions")
+    rng, references = seeds.rng(request.node.nodeid), _Torch(torch)
+    for op in references.ops:
+        for case in filter(None, (ops.draw(rng, op=op) for _ in range(12))):
+            given = [
+                None if o is None else o.array.astype(np.float64)
+                for o in replace(case, values="plain").operands()
+            ]
+            attrs = schema_of(op).values(case.pack())
+            if (
+                any(a is not None for a in given[2:])
+                or attrs.get("act")
+                or any(a is not None and not a.size for a in given)
+            ):
+                continue  # the first two of a gemm: planned regions have them as ops of their own
+            want = schema_of(op).call_reference(given, attrs)
+            got = references.apply(op, [None if a is None else torch.from_numpy(a) for a in given], attrs)
+            np.testing.assert_allclose(
+                got[0], want[0], 1e-9, 1e-9, err_msg=f"seed {seeds.run_seed()}: {case}"
+            )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

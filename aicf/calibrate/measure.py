@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..device.runtime import CudaRuntime
 from ..device.tensor import Tensor
 from ..dispatch import Call
@@ -24,7 +26,7 @@ from ..types import DType, OpKind, TensorDesc, TensorSpec
 
 LAUNCHES = 50  # in a graph, at most: of kernels of 2 us, samples of 20 launches differ by 3 %
 SAMPLE_US = 300.0  # of a graph
-DRAWN = 2**22  # elements of an operand; longer ones repeat them
+DRAWN = 2**22 - 3  # elements of an operand; longer ones repeat them, out of step with rows and tiles
 WASHES = 3  # before a sample: the host needs so long to launch the graph behind them
 
 
@@ -35,7 +37,7 @@ class ColdBench(Bench):
     least: int = 7
 
     def table(self, region: RegionSpec) -> Any:
-        return _Sets(self, region)
+        return ColdTensors(self, region)
 
     def sample(self, id: str, call: Sequence[Call]) -> tuple[Sample, int]:
         if not isinstance(self.runtime, CudaRuntime):
@@ -73,7 +75,7 @@ class ColdBench(Bench):
         )
 
 
-class _Sets:
+class ColdTensors:
     """A region's tensors on the device, so often that launches in turn find none of theirs in the second-level cache."""
 
     def __init__(self, bench: ColdBench, region: RegionSpec) -> None:
@@ -91,11 +93,23 @@ class _Sets:
             self.sets.append((more, [self._memory(t) for t in region.results]))
 
     def _memory(self, desc: TensorDesc) -> Tensor:
-        """With room for its strides. Kernels are bound by pointers, and read where the region says."""
-        spec = TensorSpec(desc.shape, desc.dtype, self.runtime.kind)
+        """All that its strides reach, in one dimension unless it is contiguous."""
+        shape = desc.shape
         if not desc.contiguous and desc.numel:
-            reach = 1 + sum((n - 1) * step for n, step in zip(desc.shape, desc.stride))
-            spec = TensorSpec((reach,), desc.dtype, self.runtime.kind)
+            shape = (1 + sum((n - 1) * step for n, step in zip(shape, desc.stride)),)
+        return self.empty(TensorSpec(shape, desc.dtype, self.runtime.kind))
+
+    def strided(self, desc: TensorDesc, memory: Tensor) -> Tensor:
+        """The tensor that kernels are bound to."""
+        if memory.shape == desc.shape:
+            return memory
+        array, steps = memory.array, [step * desc.dtype.itemsize for step in desc.stride]
+        if array is not None:
+            array = np.ndarray(desc.shape, array.dtype, array.view(np.uint8), strides=steps)
+        spec = TensorSpec(desc.shape, desc.dtype, self.runtime.kind)
+        return Tensor(spec, memory.ptr, self.runtime, memory, desc.stride, array)
+
+    def empty(self, spec: TensorSpec) -> Tensor:
         return self.runtime.empty(spec)
 
     def _fill(self, tensor: Tensor, array: Any) -> None:
@@ -103,7 +117,8 @@ class _Sets:
         if array.nbytes >= tensor.spec.nbytes:
             values = array.reshape(-1)[: tensor.spec.numel].reshape(tensor.shape)
             return self.runtime.write(tensor, values)
-        block = self.runtime.view(tensor.owner, 0, TensorSpec((array.size,), tensor.dtype, self.runtime.kind))
+        spec = TensorSpec((array.size,), tensor.dtype, self.runtime.kind)
+        block = self.runtime.view(tensor.owner, tensor.ptr - tensor.owner.ptr, spec)
         self.runtime.write(block, array.reshape(-1))
         filled = block.spec.nbytes
         while filled < tensor.spec.nbytes:
@@ -111,14 +126,24 @@ class _Sets:
             self.runtime.copy(tensor.ptr + filled, tensor.ptr, more)
             filled += more
 
-    def verified(self, id: str) -> tuple[list[Call], None]:
-        """The kernel bound to each set, after one run; its results are not looked at."""
-        scratch = self.bench.workspace(id, self.region)
+    def bind(self, id: str) -> list[Call]:
+        """The kernel bound to each set."""
+        scratch, region = self.bench.workspace(id, self.region), self.region
         self.scratch.append(scratch)
-        calls = [
-            self.bench.loader.bind(id, self.region, operands, results, scratch)
+        return [
+            self.bench.loader.bind(
+                id,
+                region,
+                [*map(self.strided, region.operands, operands)],
+                [*map(self.strided, region.results, results)],
+                scratch,
+            )
             for operands, results in self.sets
         ]
+
+    def verified(self, id: str) -> tuple[list[Call], None]:
+        """The same after one run; its results are not looked at."""
+        calls = self.bind(id)
         calls[0]()
         self.runtime.sync()
         return calls, None

@@ -122,7 +122,7 @@ def regret(name: str, selection: Selection, runs: KernelRuns, shift: int = 0) ->
     bench, region = runs.bench, selection.region
     candidates = [c for c in selection.ranked if not is_absurd(selection, c.us)]
     table = runs.table(region, shift)
-    bound = {c.variant.id: table.verified(c.variant.id) for c in candidates}
+    bound = {c.variant.id: table.checked(c.variant.id) for c in candidates}
     best = min(b.seconds for b in bound.values())
     sampled = {id for id, b in bound.items() if b.seconds <= HOPELESS * best} | {selection.kernel_id}
     first, second = (bench.compare({id: runs.sample(bound[id]) for id in sampled}, ROUNDS) for _ in range(2))
