@@ -44,8 +44,9 @@ class Asked:
     optimizer: Any = None
     accumulate: int = 1
     precision: Precision | str = Precision.exact
-    numerics: str = "fused"
+    numerics: str | None = None
     policy: Policy | str = "f32"
+    invariant: bool = False
 
 
 def load(place: str, mode: str | None = None, sizes: Mapping[str, int] | None = None, **wanted: Any) -> Asked:
@@ -53,7 +54,7 @@ def load(place: str, mode: str | None = None, sizes: Mapping[str, int] | None = 
 
     mode    None is the program's own; "infer" where there is none
     sizes   of an ONNX model's dimensions that have names
-    wanted  precision, numerics, policy; None leaves them as the program has them
+    wanted  precision, numerics, policy, invariant; None leaves them as the program has them
     """
     if is_onnx(place):
         return _onnx(place, mode, sizes or {}, {k: v for k, v in wanted.items() if v is not None})
@@ -77,7 +78,8 @@ def load(place: str, mode: str | None = None, sizes: Mapping[str, int] | None = 
     if mode not in (None, asked.mode):
         kept = {part: getattr(asked, part) for part in NEEDED[mode]}
         asked = Asked(
-            asked.model, mode, **kept, precision=asked.precision, numerics=asked.numerics, policy=asked.policy
+            asked.model, mode, **kept, precision=asked.precision, numerics=asked.numerics, policy=asked.policy,
+            invariant=asked.invariant,
         )
     lacking = [part for part in NEEDED[asked.mode] if getattr(asked, part) is None]
     parts = {part: _part(path, module, part, asked.mode) for part in lacking}
@@ -191,10 +193,12 @@ def _asked(made: dict[str, Any], name: str, mode: str | None) -> Asked:
 
 def _of_program(program: Program) -> Asked:
     recipe = program.recipe
-    strict = any(region.spec.strict for region in program.compiled().regions)
+    regions = program.compiled().regions
+    invariant = any(region.spec.invariant for region in regions)
+    strict = not invariant and any(region.spec.strict for region in regions)
     return Asked(
         recipe.model, recipe.mode, recipe.loss, recipe.optimizer, recipe.accumulate, recipe.precision,
-        "strict" if strict else "fused", recipe.policy,
+        "strict" if strict else None, recipe.policy, invariant,
     )  # fmt: skip
 
 

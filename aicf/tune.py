@@ -73,6 +73,7 @@ def _measure(args: Namespace, output: Path) -> int:
             precision=args.precision,
             numerics=args.numerics,
             policy=args.policy,
+            invariant=args.invariant,
         )
     else:
         asked = model_file.Asked(None)  # --update alone
@@ -80,7 +81,7 @@ def _measure(args: Namespace, output: Path) -> int:
         report = tune_for(
             asked.model, args.budget, asked.mode, device=args.device, loss=asked.loss, optimizer=asked.optimizer,
             accumulate=asked.accumulate, numerics=asked.numerics, precision=asked.precision, policy=asked.policy,
-            beam=args.beam, registry=registry, tuning=known, again=again, progress=advance,
+            beam=args.beam, registry=registry, tuning=known, again=again, progress=advance, invariant=asked.invariant,
         )  # fmt: skip
     whole = (
         report.tuning.save_into(output, update=registry if args.update else None) if report.tuning else None

@@ -29,6 +29,10 @@ def add_model(command: argparse.ArgumentParser, more: str = "", **options: Any) 
         help="if not given, that of the file's program, or infer; grad and train need a loss and an optimizer in the file",
     )  # fmt: skip
     command.add_argument("--numerics", choices=("fused", "strict"), help="as of aicf.compile")
+    command.add_argument(
+        "--invariant", action="store_true", default=None,
+        help="as of aicf.compile: equal rows get equal bits whatever their number; shows the price",
+    )  # fmt: skip
     command.add_argument("--precision", choices=tuple(Precision.__members__), help="as of aicf.compile")
     command.add_argument("--policy", choices=("f32", "bf16", "f16"), help="as of aicf.compile")
     command.add_argument("--beam", type=positive, default=1, help="as of aicf.compile")
@@ -40,12 +44,12 @@ class AskedModel:
     def __init__(self, args: argparse.Namespace, ranks: int | None = None) -> None:
         from .. import model_file
 
-        how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy}
+        how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy, "invariant": args.invariant}
         wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
         self._model, self._mode, self._ranks = wanted.model, wanted.mode, ranks
         self._how = {
             "loss": wanted.loss, "optimizer": wanted.optimizer, "accumulate": wanted.accumulate, "numerics": wanted.numerics,
-            "precision": wanted.precision, "policy": wanted.policy, "beam": args.beam,
+            "precision": wanted.precision, "policy": wanted.policy, "beam": args.beam, "invariant": wanted.invariant,
         }  # fmt: skip
 
     def explained(self, device: str, tuning: str | None = None, without: Sequence[str] = ()) -> Any:

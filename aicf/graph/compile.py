@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def compile(
     static_roles: Iterable[str] | None = None,
     copy_roles: Iterable[str] | None = None,
     deterministic: bool = True,
-    numerics: str = "fused",
+    numerics: str | None = None,
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
@@ -133,6 +134,7 @@ def compile(
     tuning: Times | str | Path | None = None,
     tune: float | None = None,
     parallel: Parallel | None = None,
+    invariant: bool = False,
 ) -> Program:
     """Compile a model for a device.
 
@@ -146,9 +148,11 @@ def compile(
     static_roles, copy_roles   which of input, param, state are used where they are, and which are copied for each replay;
                 by default inputs are copied
     deterministic   equal runs give equal bits: kernels that add in an order of chance are refused. False admits them; no kernel of aicf's is one
-    numerics    "fused": a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
+    numerics    "fused", the default: a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
                 contracted, so that fused kernels give the bits of unfused ones
+    invariant   when inferring, a row's bits do not depend on how many rows there are, nor on its index: strict numerics, and for each op
+                that adds up kernels of one numeric class for any number of rows. `explain` shows what it costs (docs/determinism.md)
     precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores
     policy      "bf16": the model computes in bf16 from parameters and inputs of f32, which are converted where they are used;
                 parameters, gradients, the optimizer's state, the loss and results stay in f32. "f16": the same in f16, with a scale of
@@ -176,17 +180,17 @@ def compile(
     if shared is not None:
         shared.join(rt)
         if shared.ranks > 1:
-            shared.prepare(recipe, rt, numerics=numerics, deterministic=deterministic, beam=beam)
+            shared.prepare(recipe, rt, numerics=numerics or "fused", deterministic=deterministic, beam=beam)
     required = required_flags(deterministic, capture == "strict" and rt.kind == "cuda")
-    strict = is_strict(numerics)
+    rounding = rounding_of(numerics, invariant, mode)
     registry = default_registry() if registry is None else registry
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
-        ask = _asking(recipe, rt.spec, registry, required, strict, beam, hoist=hoist)
+        ask = _asking(recipe, rt.spec, registry, required, rounding, beam, hoist=hoist)
         with line("tuning") as advance:
             report = tune_regions(ask, rt, registry, tune, tuning, advance)
         tuning = report.usable()
-    selector = Selector(registry, rt.spec, tuning, required, strict)
+    selector = Selector(registry, rt.spec, tuning, required, *rounding)
     if isinstance(variables, Program):
         variables = variables.variables
     own = (variables if variables is not None else _variables_of(model, rt)).of_program()
@@ -208,6 +212,7 @@ def compile(
             optimizer=recipe.optimizer if mode == "train" else None, capture=capture, deterministic=deterministic,
             numerics=numerics, precision=precision, policy=policy, beam=beam, hoist=hoist,
             variables=own if session is None else session, registry=registry, tuning=tuning,
+            invariant=invariant and mode == "infer",
         )  # fmt: skip
 
     program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)
@@ -228,7 +233,7 @@ def tune_for(
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
     accumulate: int = 1,
-    numerics: str = "fused",
+    numerics: str | None = None,
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
@@ -236,6 +241,7 @@ def tune_for(
     tuning: Tuning | None = None,
     again: Iterable[RegionSpec] = (),
     progress: Advance = no_progress,
+    invariant: bool = False,
 ) -> Report:
     """Measure the kernels of a model's regions; `report.tuning` has them, and `report.stopped` what broke it off.
 
@@ -246,18 +252,19 @@ def tune_for(
     recipe = (
         Recipe(model, mode, loss, optimizer, accumulate, precision, policy) if model is not None else None
     )
-    ask = _asking(recipe, rt.spec, registry, REQUIRED, is_strict(numerics), beam, tuple(again))
+    rounding = rounding_of(numerics, invariant, mode)
+    ask = _asking(recipe, rt.spec, registry, REQUIRED, rounding, beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 
 
 def _asking(
-    recipe: Recipe | None, device: DeviceSpec, registry: KernelRegistry, required: frozenset[str], strict: bool, beam: int,
+    recipe: Recipe | None, device: DeviceSpec, registry: KernelRegistry, required: frozenset[str], rounding: tuple[bool, bool], beam: int,
     again: Iterable[RegionSpec] = (), hoist: bool = True,
 ) -> Ask:  # fmt: skip
     """What tuning asks again and again: which regions are formed and weighed, given what was measured so far."""
 
     def ask(tuning: Times | None) -> Question:
-        selector = Selector(registry, device, tuning, required, strict)
+        selector = Selector(registry, device, tuning, required, *rounding)
         plan = []
         if recipe is not None:
             for phase in _phases(recipe):
@@ -283,7 +290,7 @@ def explain_for(
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
     accumulate: int = 1,
-    numerics: str = "fused",
+    numerics: str | None = None,
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
@@ -293,6 +300,7 @@ def explain_for(
     without: Iterable[str] = (),
     parallel: Parallel | None = None,
     deterministic: bool = True,
+    invariant: bool = False,
 ) -> Explanation:
     """The choices for a device that need not be there: selection asks no driver and compiles nothing.
 
@@ -302,9 +310,12 @@ def explain_for(
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return _compiled_for(model, device, mode, *how, parallel=parallel, deterministic=deterministic)[
-        0
-    ].explained()
+    more: dict[str, Any] = {"parallel": parallel, "deterministic": deterministic}
+    made, _ = _compiled_for(model, device, mode, *how, **more, invariant=invariant)
+    if not invariant:
+        return made.explained()
+    free, _ = _compiled_for(model, device, mode, *how, **more)
+    return replace(made.explained(), free_us=free.explained().predicted_us)
 
 
 def dump_for(
@@ -316,7 +327,7 @@ def dump_for(
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
     accumulate: int = 1,
-    numerics: str = "fused",
+    numerics: str | None = None,
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
@@ -326,6 +337,7 @@ def dump_for(
     without: Iterable[str] = (),
     name: str = "",
     deterministic: bool = True,
+    invariant: bool = False,
 ) -> Path | None:
     """The stages and kernels of a model for a device that need not be there, as files in a fresh folder of `into`: as AICF_DUMP
     has programs write them, but for the first run. The folder; None if it can't be written, which is told of.
@@ -335,14 +347,15 @@ def dump_for(
     """
     registry = lacking(default_registry() if registry is None else registry, without)
     how = loss, optimizer, accumulate, numerics, precision, policy, beam, hoist, registry, tuning
-    return _compiled_for(model, device, mode, *how, Path(into), name, deterministic=deterministic)[1].path
+    more: dict[str, Any] = {"deterministic": deterministic, "invariant": invariant}
+    return _compiled_for(model, device, mode, *how, Path(into), name, **more)[1].path
 
 
 def _compiled_for(
     model: ModelLike, device: DeviceSpec | str, mode: str, loss: LossLike | None, optimizer: OptimizerLike | None,
-    accumulate: int, numerics: str, precision: Precision | str, policy: Policy | str, beam: int, hoist: bool,
+    accumulate: int, numerics: str | None, precision: Precision | str, policy: Policy | str, beam: int, hoist: bool,
     registry: KernelRegistry | None, tuning: Times | str | Path | None, into: Path | None = None, name: str = "", parallel: Parallel | None = None,
-    deterministic: bool = True,
+    deterministic: bool = True, invariant: bool = False,
 ) -> tuple[CompiledPlan, Dump]:  # fmt: skip
     recipe = Recipe(
         model, mode, loss, optimizer, accumulate, precision, policy, None if mode == "infer" else parallel
@@ -350,7 +363,8 @@ def _compiled_for(
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
     required = required_flags(deterministic)
-    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, is_strict(numerics))
+    rounding = rounding_of(numerics, invariant, mode)
+    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, *rounding)
     dump = OFF
     if into is not None:
         dump = begin(recipe, model.sizes, "step", selector, into=into, name=name, beam=beam, hoist=hoist)
@@ -365,10 +379,21 @@ def _checked_beam(beam: Any) -> int:
     return beam
 
 
-def is_strict(numerics: str) -> bool:
-    if numerics not in ("fused", "strict"):
+def rounding_of(numerics: str | None, invariant: bool, mode: str = "infer") -> tuple[bool, bool]:
+    """(strict, invariant), as a Selector takes them; VerifyError where they contradict each other or the mode."""
+    if numerics not in (None, "fused", "strict"):
         raise VerifyError(f"numerics {numerics!r} is unknown", expected="fused, strict")
-    return numerics == "strict"
+    if invariant and numerics == "fused":
+        raise VerifyError(
+            'invariant=True with numerics="fused"', expected="strict numerics, which invariant rows imply",
+            hint="leave numerics out, or invariant",
+        )  # fmt: skip
+    if invariant and mode != "infer":
+        raise VerifyError(
+            f"invariant=True in mode {mode!r}", expected='mode "infer": gradients add up over rows, however many there are',
+            hint='compile the model with mode="infer" for invariant rows; both programs share its parameters',
+        )  # fmt: skip
+    return invariant or numerics == "strict", invariant
 
 
 def _variables_of(model: Any, rt: Runtime) -> Variables:

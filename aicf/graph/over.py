@@ -16,7 +16,7 @@ from ..registry.tuning import Times, tuning_of
 from ..types import Precision
 from .ask.sizes import PlansBySize, dimension, parsed, ranges
 from .ask.sweep import Sweep, listed
-from .compile import compile_graph, is_strict
+from .compile import compile_graph, rounding_of
 from .emit.policy import Policy
 from .emit.trace import LossLike, ModelLike, OptimizerLike, Recipe
 from .fuse import Region
@@ -31,7 +31,7 @@ def explain_over(
     loss: LossLike | None = None,
     optimizer: OptimizerLike | None = None,
     accumulate: int = 1,
-    numerics: str = "fused",
+    numerics: str | None = None,
     precision: Precision | str = Precision.exact,
     policy: Policy | str = "f32",
     beam: int = 1,
@@ -40,6 +40,7 @@ def explain_over(
     tuning: Times | str | Path | None = None,
     without: Iterable[str] = (),
     deterministic: bool = True,
+    invariant: bool = False,
 ) -> Sweep:
     """Where the choice changes with the size of a batch, or of another named dimension.
 
@@ -53,7 +54,8 @@ def explain_over(
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = lacking(default_registry() if registry is None else registry, without)
     required = required_flags(deterministic)
-    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, is_strict(numerics))
+    rounding = rounding_of(numerics, invariant, mode)
+    selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, *rounding)
 
     def make(size: int) -> tuple[float, Sequence[Region]]:
         made = compile_graph(recipe, {**model.sizes, dim: size}, selector, beam=beam, hoist=hoist)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
@@ -17,10 +17,12 @@ from ..lazy import lazy
 from ..ops.schema import schema_of
 from ..printing import Printed
 from ..rows import Form, RegionSpec
+from . import invariant
 from .checks import OF_FORM
 from .cost import Cost
 from .index import REQUIRED, Bits, lacks
 from .nearby import least_factor
+from .numerics import NumericClass
 from .registry import KernelRegistry
 from .tuning import Times, Tuning
 from .variant import KernelVariant, Reject, structure
@@ -78,6 +80,11 @@ class Selection(Printed):
         """Every other variant that may begin with the region's first op, with the first condition that failed."""
         return self.refusals()
 
+    @lazy
+    def free(self) -> invariant.FreeChoice | None:
+        """Of an invariant region: what would be chosen for it otherwise, and so the price."""
+        return invariant.FreeChoice.of(self)
+
     @property
     def kernel_id(self) -> str:
         """The id of the variant that was chosen."""
@@ -115,6 +122,7 @@ class Selector:
 
     required  flags of KernelVariant that a choice must have: see `required_flags`
     strict    regions are formed with strict numerics
+    invariant  and so that equal rows have equal bits whatever the number of rows: see invariant.py
     """
 
     def __init__(
@@ -124,9 +132,10 @@ class Selector:
         tuning: Times | None = None,
         required: frozenset[str] = REQUIRED,
         strict: bool = False,
+        invariant: bool = False,
     ) -> None:
         self.registry, self.device, self.tuning, self.required = registry, device, tuning, required
-        self.strict = strict
+        self.strict, self.invariant = strict or invariant, invariant
         self.index = registry.index(device, required)
         self._tuned = (
             tuning if isinstance(tuning, Tuning) else None
@@ -136,6 +145,8 @@ class Selector:
         self._winners: dict[Form, KernelVariant] = {}  # of the region of the form that was asked last
         self._unfit: dict[Form, Bits] = {}  # those that refuse all regions of a form
         self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
+        self.row_classes: dict[RegionSpec, NumericClass | Reject] = {}  # by the region with one row
+        self._free: Selector | None = None
 
     def __call__(self, region: RegionSpec) -> Selection:
         found = self.ask(region)
@@ -202,11 +213,11 @@ class Selector:
         Whoever won for a region of this form is asked first; then those that can't win, by what they take at least, are
         not asked.
         """
-        best, order = None, self._summing_order(region)
+        best, order, refuses = None, self._summing_order(region), self._invariance(region)
         for variant in self._asked(region, bits, self._winners.get(region.form)):
             if best is not None and self._hopeless(variant, region, best):
                 continue
-            if self._takes(variant, region, order):
+            if self._takes(variant, region, order, refuses):
                 found = self._candidate(variant, region)
                 best = found if best is None or _better(found, best) else best
         if best is not None:
@@ -220,8 +231,9 @@ class Selector:
 
     def _rank(self, region: RegionSpec, bits: Bits) -> tuple[Candidate, ...]:
         """Those of these variants that take the region, best first."""
-        order, asked = self._summing_order(region), self._asked(region, bits)
-        found = [self._candidate(v, region) for v in asked if self._takes(v, region, order)]
+        order, refuses = self._summing_order(region), self._invariance(region)
+        asked = self._asked(region, bits)
+        found = [self._candidate(v, region) for v in asked if self._takes(v, region, order, refuses)]
         return tuple(sorted(found, key=lambda c: c.order))
 
     def _asked(
@@ -239,11 +251,15 @@ class Selector:
         if refused.condition in OF_FORM:
             self._unfit[region.form] = self._unfit.get(region.form, 0) | bits
 
-    def _takes(self, variant: KernelVariant, region: RegionSpec, order: str | None) -> bool:
+    def _takes(
+        self, variant: KernelVariant, region: RegionSpec, order: str | None, refuses: invariant.Refuses | None
+    ) -> bool:
         if order is not None and variant.id != order:
             return False
         if (refused := variant.refuses(region)) is not None:
             self._note(region, refused, self.index.bit(variant))
+            return False
+        if refuses is not None and refuses(variant) is not None:
             return False
         return not (self.tuning and self._found_wrong(variant, region))
 
@@ -268,21 +284,55 @@ class Selector:
 
     def _summing_order(self, region: RegionSpec) -> str | None:
         """Strict numerics: the one variant that sums as the core op alone would be summed."""
-        if not region.strict or len(region.ops) == 1:
+        if not region.strict or region.invariant or len(region.ops) == 1:
             return None
         cores = [op for op in region.ops if not schema_of(op.kind).is_map]
         alone = self.ask(region.only(cores[0])) if cores else None
         return alone.kernel_id if isinstance(alone, Selection) else None
 
+    # --- invariant rows -------------------------------------------------------------------------------------------------
+
+    def like(self, **changed: Any) -> Selector:
+        """A selector of the same registry, device, tuning data, flags and numerics, but for what is changed."""
+        names = "registry", "device", "tuning", "required", "strict", "invariant"
+        return Selector(**{name: getattr(self, name) for name in names} | changed)
+
+    def free(self, region: RegionSpec) -> Candidate | None:
+        """The best kernel of a region with fused numerics, whatever its class; None if none takes it."""
+        if self._free is None:
+            self._free = self.like(strict=False, invariant=False)
+        return self._free.alone(replace(region, strict=False, invariant=False))
+
+    def class_times(self, region: RegionSpec) -> dict[NumericClass, float]:
+        """Microseconds of the best kernel of each numeric class."""
+        best: dict[NumericClass, float] = {}
+        for variant in self._asked(region, self._may_take(region)):
+            if self._takes(variant, region, None, None):
+                numeric, us = variant.numeric_class(region, self.device), self._candidate(variant, region).us
+                if isinstance(numeric, NumericClass) and us < best.get(numeric, math.inf):
+                    best[numeric] = us
+        return best
+
+    def classless(self, region: RegionSpec) -> Iterator[str]:
+        """Why kernels that take a region have no numeric class."""
+        for variant in self._asked(region, self._may_take(region)):
+            if self._takes(variant, region, None, None):
+                numeric = variant.numeric_class(region, self.device)
+                if isinstance(numeric, Reject):
+                    yield f"{variant.kernel}: {numeric.reason}"
+
+    def _invariance(self, region: RegionSpec) -> invariant.Refuses | None:
+        return invariant.refuses(region, self) if region.invariant else None
+
     def _rejected(self, region: RegionSpec) -> tuple[Rejection, ...]:
         taken = {c.variant.id for c in self(region).ranked} if self.alone(region) else frozenset()
-        order = self._summing_order(region)
+        order, refuses = self._summing_order(region), self._invariance(region)
         found = []
         for variant in self.registry.variants(region.kind):
             if variant.device != self.device.kind or variant.id in taken:
                 continue
             reject = lacks(variant, self.required) or variant.supported(region, self.device)
-            reject = reject or self._found_wrong(variant, region)
+            reject = reject or (refuses(variant) if refuses else None) or self._found_wrong(variant, region)
             strict = Reject("strict", f"sums in another order than {order}, which the op alone would run")
             found.append(Rejection(variant, reject or strict))
         return tuple(found)
@@ -293,6 +343,8 @@ class Selector:
         schema = schema_of(region.kind)
         if not rejected and schema.expand_fn is not None and schema.core in ("", schema.name):
             hint = f'{region.kind} expands, and kernels of rows would take its steps if it said so: @op(..., core="rows")'
+        if region.invariant and any(r.reject.condition == invariant.CONDITION for r in rejected):
+            hint = invariant.hint_of(region)
         unordered = [r.variant.id for r in rejected if r.reject.condition == "deterministic"]
         if unordered:
             hint = f"deterministic=False accepts {unordered[0]}, whose results may differ in each run"

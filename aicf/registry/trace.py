@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -117,8 +118,10 @@ def selection_lines(
         if candidate.cost.predicted is not None:
             text += f" ({microseconds(candidate.cost.predicted)} predicted)"
         lines.append((("chosen", "next")[n] if n < 2 else "", "green" if n == 0 else "", text))
-        if n == 0 and verbose:
+        if n == 0 and (verbose or selection.region.invariant):
             lines.append(("numerics", "dim", numerics_text(selection)))
+        if n == 0 and selection.free is not None:
+            lines.append(("price", "yellow", str(selection.free)))
     if verbose:
         for n, r in enumerate(selection.rejected):
             lines.append(("rejected" if n == 0 else "", "red", f"{r.variant.id}  {r.reject.reason}"))
@@ -243,6 +246,7 @@ def selection_json(selection: Selection) -> dict[str, Any]:
         "chosen": selection.kernel_id,
         "score": selection.chosen.score,
         "numeric_class": numerics_json(selection),
+        **({"free": asdict(selection.free)} if selection.free is not None else {}),
         "next": why_next_lost(selection) if len(selection.ranked) > 1 else None,
         "candidates": [
             {

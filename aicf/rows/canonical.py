@@ -12,6 +12,7 @@ form counts. Whoever begins like an op that was tried, with a form that was met 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..types import TensorDesc
@@ -142,4 +143,4 @@ def _renumbered(region: RegionSpec, ops: Sequence[RegionOp]) -> RegionSpec:
         for op in ops
     )
     inputs, outputs = (tuple(n for t, n in number.items() if t in kept) for kept in (external, leaving))
-    return RegionSpec(renumbered, tuple(tensors), inputs, outputs, region.strict)
+    return replace(region, ops=renumbered, tensors=tuple(tensors), inputs=inputs, outputs=outputs)

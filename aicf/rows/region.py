@@ -33,6 +33,7 @@ class RegionSpec:
     """Ops in program order. `inputs`: tensors that come from outside; `outputs`: tensors that outlive the region.
 
     strict  values are rounded at every op boundary, and no multiplication is contracted with an addition
+    invariant  strict, and equal rows have equal bits whatever the number of rows: sums may have any order that is fixed
     before  the region that this one was grown from by its last step, if it was: what is known of that need not be found again
     """
 
@@ -41,6 +42,7 @@ class RegionSpec:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     strict: bool = False
+    invariant: bool = False
     before: RegionSpec | None = field(init=False, default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,7 +74,9 @@ class RegionSpec:
         """With one step more: an op, or several side by side, which bring these tensors; `outputs` are those of the whole."""
         first = len(self.tensors)
         inputs = self.inputs + tuple(dict.fromkeys([t for op in ops for t in op.inputs if t >= first]))
-        grown = RegionSpec(self.ops + ops, self.tensors + tensors, inputs, outputs, self.strict)
+        grown = RegionSpec(
+            self.ops + ops, self.tensors + tensors, inputs, outputs, self.strict, self.invariant
+        )
         object.__setattr__(grown, "before", self)
         return grown
 
@@ -81,7 +85,7 @@ class RegionSpec:
 
     @lazy
     def _hash(self) -> int:
-        return hash((*self._words, self.inputs, self.outputs, self.strict))
+        return hash((*self._words, self.inputs, self.outputs, self.strict, self.invariant))
 
     @lazy
     def _words(self) -> tuple[int, int]:
@@ -97,7 +101,7 @@ class RegionSpec:
         """Shared by regions that differ in sizes alone; one that grew has another than the same made at once."""
         if self.before is None:
             new = sorts(self.tensors, self._numbered)
-            return form_of(None, self.ops, new, self.inputs, self.outputs, self.strict)
+            return form_of(None, self.ops, new, self.inputs, self.outputs, self.strict, self.invariant)
         before = self.before.form  # its sizes come first
         new = sorts(self.tensors[len(self.before.tensors) :], self._numbered)
         return form_of(before, self.ops[len(self.before.ops) :], new, self.outputs)
@@ -111,6 +115,11 @@ class RegionSpec:
     def anchor(self) -> RegionOp:
         """The first op: it decides which variants are asked."""
         return self.ops[0]
+
+    @property
+    def one_sum(self) -> bool:
+        """Whether each sum has to be one, in f32: strict numerics take no parts and no operands that are rounded on the way."""
+        return self.strict and not self.invariant
 
     @property
     def kind(self) -> OpKind:
@@ -157,7 +166,9 @@ class RegionSpec:
         alone = [RegionOp(op.kind, op.attrs, renumbered(op.inputs), renumbered(op.outputs)) for op in ops]
         descs = tuple([self.tensors[t] for t in tensors])
         outs = tuple(made) if outputs is None else outputs
-        return RegionSpec(tuple(alone), descs, renumbered(ins), renumbered(outs), self.strict)
+        return RegionSpec(
+            tuple(alone), descs, renumbered(ins), renumbered(outs), self.strict, self.invariant
+        )
 
     def __str__(self) -> str:
         return f"{self.signature}({_listed(self.operands)}) -> {_listed(self.results)}"
@@ -188,6 +199,7 @@ class RegionSpec:
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             **({"strict": True} if self.strict else {}),
+            **({"invariant": True} if self.invariant else {}),
         }
 
     @classmethod
@@ -205,7 +217,8 @@ class RegionSpec:
             TensorDesc(DType[t["dtype"]], tuple(t["shape"]), tuple(t["stride"]), t["device"], t["alignment"])
             for t in data["tensors"]
         )
-        return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]), data.get("strict", False))
+        numerics = data.get("strict", False), data.get("invariant", False)
+        return cls(ops, tensors, tuple(data["inputs"]), tuple(data["outputs"]), *numerics)
 
     @lazy
     def canonical(self) -> RegionSpec:

@@ -22,7 +22,7 @@ _NAME = must(
     "a lower_snake_case identifier", lambda v: isinstance(v, str) and v.isidentifier() and v == v.lower()
 )
 REGION: Check = record(
-    ("strict",),
+    ("strict", "invariant"),
     ops=list_of(record(**{"kind": _NAME, "attrs": HEX, "in": list_of(_INDEX), "out": SIZES})),
     tensors=list_of(
         record(dtype=DTYPE, shape=SIZES, stride=list_of(_STRIDE), device=KIND, alignment=_ALIGNMENT)
@@ -30,6 +30,7 @@ REGION: Check = record(
     inputs=SIZES,
     outputs=SIZES,
     strict=must("true", lambda v: v is True),
+    invariant=must("true", lambda v: v is True),
 )
 
 
@@ -41,6 +42,8 @@ def region_of(data: dict[str, Any], at: str) -> RegionSpec:
     for n, t in enumerate(data["tensors"]):
         if len(t["shape"]) != len(t["stride"]):
             raise Bad(f"{at}.tensors[{n}].stride", f"{len(t['shape'])} entries", len(t["stride"]))
+    if "invariant" in data and "strict" not in data:
+        raise Bad(f"{at}.strict", "true, as of each region that is invariant", "none")
     count = len(data["tensors"])
     named = [i for op in data["ops"] for i in (*op["in"], *op["out"])] + data["inputs"] + data["outputs"]
     if bad := [i for i in named if i >= count]:

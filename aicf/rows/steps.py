@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def _expanded(region: RegionSpec) -> RegionSpec:
         ops += steps.ops
         tensors += steps.between
     strict = region.strict and len(region.ops) > 1  # between the steps of one op nothing is rounded
-    return RegionSpec(tuple(ops), tuple(tensors), region.inputs, region.outputs, strict)
+    return replace(region, ops=tuple(ops), tensors=tuple(tensors), strict=strict)
 
 
 class Steps(NamedTuple):

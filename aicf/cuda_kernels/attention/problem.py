@@ -246,7 +246,7 @@ def halves_checks(region: RegionSpec) -> Checks:
     for name, (t, _) in problem(region).tensors.items():
         if name in OF_ROWS and t.dtype not in (f16, bf16):
             yield Reject("dtype", f"{name} is {t.dtype}, tensor cores multiply weights of f16 or bf16")
-    if region.strict:
+    if region.one_sum:
         yield Reject(
             "strict", "weights are rounded to halves before they multiply v; strict takes sums in f32"
         )

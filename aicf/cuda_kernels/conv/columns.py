@@ -206,10 +206,10 @@ def _product(
     def numbered(ts: Sequence[int]) -> tuple[int, ...]:
         return tuple(number[t] for t in ts)
 
-    made = RegionSpec(
-        tuple(op._replace(inputs=numbered(op.inputs), outputs=numbered(op.outputs)) for op in ops),
-        tuple((*tensors, matrix, w)[t] for t in used),
-        numbered((*(t for t, _ in kept), *product.inputs)), numbered(region.outputs), region.strict,
+    made = replace(
+        region, ops=tuple(op._replace(inputs=numbered(op.inputs), outputs=numbered(op.outputs)) for op in ops),
+        tensors=tuple((*tensors, matrix, w)[t] for t in used),
+        inputs=numbered((*(t for t, _ in kept), *product.inputs)), outputs=numbered(region.outputs),
     )  # fmt: skip
     ins = [place(region.tensors[t], In(n)) for t, n in kept]
     outs = [place(t, Out(n)) for n, t in enumerate(region.results)]
@@ -269,7 +269,7 @@ def weight_chain(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
     product = chains.region_of(
         operands, ("y", "gemm", "a b", {"trans_a": True}), alignment=region.results[0].alignment
     )
-    chain.run(replace(product, strict=region.strict), [dy, at], [Out(0)])
+    chain.run(replace(product, strict=region.strict, invariant=region.invariant), [dy, at], [Out(0)])
     return chain
 
 
@@ -317,7 +317,7 @@ def data_chain(region: RegionSpec, device: DeviceSpec) -> chains.Chain:
     convolution = chains.region_of(
         {"dy": p.y, "w": turned}, ("y", "convolution_channels_last", "dy w", attrs), alignment=p.x.alignment
     )
-    chain.run(replace(convolution, strict=region.strict), [dy_at, room], [Out(0)])
+    chain.run(replace(convolution, strict=region.strict, invariant=region.invariant), [dy_at, room], [Out(0)])
     return chain
 
 

@@ -116,7 +116,7 @@ def replaced(region: RegionSpec, copies: Sequence[pack.Copy], ops: tuple[RegionO
     tensors = list(region.tensors)
     for copy in copies:
         tensors[region.inputs[copy.index]] = copy.target
-    made = RegionSpec(ops, tuple(tensors), region.inputs, region.outputs, region.strict)
+    made = replace(region, ops=ops, tensors=tuple(tensors))
     return Packed(made, tuple(copies))
 
 

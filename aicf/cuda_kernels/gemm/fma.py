@@ -90,7 +90,7 @@ class Fma:
     cost, least, workspace = split_k.cost, split_k.least, split_k.tile_workspace
 
     def accepts(region: RegionSpec, tile: FmaTiling) -> Checks:
-        if region.strict and tile.warp_groups > 1:
+        if region.one_sum and tile.warp_groups > 1:
             yield Reject("strict", split_k.STRICT)
         if tile.split:
             yield from split_k.checks(region, tile.step, (tile.m, tile.n))

@@ -77,7 +77,7 @@ def _family(precision: Precision, turing: bool = False) -> Callable[[RegionSpec]
 
     def strict(region: RegionSpec) -> Reject | None:
         """K-tiles are summed from zero, and then added up: in an order that exact products don't have."""
-        if region.strict and precision is tf32x3:
+        if region.one_sum and precision is tf32x3:
             return Reject("strict", STRICT)
         return None
 

@@ -49,7 +49,7 @@ def checks(region: RegionSpec) -> Checks:
     p, _ = problem.read(region)
     if p.dtype is f32 and p.precision is not Precision.tf32:
         yield Reject("precision", f"the product is to be {p.precision.name}, this one is tf32")
-    if promotes(p.dtype) and region.strict:
+    if promotes(p.dtype) and region.one_sum:
         yield Reject(
             "strict", "tensor cores keep some 14 bits of a sum of fp8 products; strict takes sums in f32"
         )
@@ -176,7 +176,7 @@ class GemmWgmma:
             yield at_most("m", p.m, t.m)
         if t.narrow_n:
             yield from _narrow_checks(t, region)
-        if region.strict and t.cluster_split > 1:
+        if region.one_sum and t.cluster_split > 1:
             yield Reject("strict", split_k.STRICT)
         if config.path == "flat":  # whose main loop begins with a K-tile
             yield at_least("K-tiles", cdiv(p.k, k_tile(p.dtype)), t.cluster_split)

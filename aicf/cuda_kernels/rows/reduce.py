@@ -231,9 +231,12 @@ def lanes_for(length: int) -> int:
     return min(THREADS, 1 << max(0, (length - 1).bit_length()))
 
 
-def _row_split(r: Reduced, device: DeviceSpec) -> tuple[int, int, int, RowSplit]:
+def _row_split(r: Reduced, device: DeviceSpec, invariant: bool) -> tuple[int, int, int, RowSplit]:
+    """Rows, their length, threads of each, and parts of each: of invariant rows one, however few there are."""
     rows, length = r.after.numel, r.length
     lanes = lanes_for(length)
+    if invariant:
+        return rows, length, lanes, RowSplit(1, length)
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
 
 
@@ -254,11 +257,14 @@ class ReduceRows:
     least = one_launch
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-        return PARTS
+        if not region.invariant:
+            return PARTS
+        r = reduced(region)
+        return NumericClass(f"{r.core.how} in {r.partial}", r.length, f"by {lanes_for(r.length)} threads")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)
-        rows, _, lanes, parts = _row_split(r, device)
+        rows, _, lanes, parts = _row_split(r, device, region.invariant)
         return roofline(
             device, bytes=region.nbytes, flops=flops_of(r), efficiency=EFFICIENCY, memory_efficiency=0.85,
             blocks=cdiv(rows * parts.parts * lanes, THREADS), blocks_per_sm=RESIDENT,
@@ -267,14 +273,14 @@ class ReduceRows:
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
         r = reduced(region)
-        rows, _, _, parts = _row_split(r, device)
+        rows, _, _, parts = _row_split(r, device, region.invariant)
         return rows * parts.parts * r.partial.itemsize if parts.parts > 1 else 0
 
     def build(region: RegionSpec, device: DeviceSpec) -> list[Launch]:
         from .reduce_body import rows as body
 
         r = reduced(region)
-        rows, length, lanes, (parts, chunk) = _row_split(r, device)
+        rows, length, lanes, (parts, chunk) = _row_split(r, device, region.invariant)
         _, before_walks, after_walks = fitted(r, (False, True))
         source, sink = side(r.before, before_walks), side(r.after, after_walks)
 

@@ -21,6 +21,7 @@ BLOCK, LANES = (
 CLUSTERS, MOST_LANES, MOST_BLOCKS = (2, 4, 8), 512, 8  # blocks of a cluster, as many as may be everywhere
 STREAMED_WORDS = 16  # of a row that registers can't hold: what each of its threads reads at once
 MANY_BYTES = 2**23
+INVARIANT_RUNS = 2  # of a thread: between what is best for few rows, one, and for thousands, three or more
 MOST_CROWDED = 1024  # threads of a multiprocessor that the compiler need find registers for
 SMS, BANDWIDTH = 132, 4800  # of an H200, for which rows are cut
 
@@ -72,7 +73,7 @@ class Cut(NamedTuple):
 def cut_of(region: RegionSpec) -> Cut:
     """16 bytes of the widest type where all rows begin at multiples of them, or fewer where they do so at fewer; if most of what is moved
     lies alike, its rows are cut where such multiples begin. What lies otherwise then, such as a vector along all rows, is loaded element by
-    element: so that these are neighbours for neighbouring threads, a run is 4 bytes."""
+    element: so that these are neighbours for neighbouring threads, a run is 4 bytes. Invariant rows are all cut at the same columns."""
     program, at = program_of(region), walked(region)
     moving: dict[int, tuple[TensorDesc, Shape]] = {}
     for n, (load, steps) in enumerate(zip(program.loads, at.loads)):
@@ -92,7 +93,7 @@ def cut_of(region: RegionSpec) -> Cut:
     while width > 1 and (program.length % width or not all(fits(n, width) for n in moving)):
         width //= 2
     even = Cut(width, -1, (False,) * count)
-    if width * size >= VECTOR // 2 or not moving:
+    if width * size >= VECTOR // 2 or not moving or region.invariant:
         return even
     return max(even, _uneven(moving, size, count, program.length), key=lambda c: c.width)
 
@@ -255,6 +256,8 @@ def _best(region: RegionSpec, tiles: list[RowTile], pace: Pace) -> RowTile | Non
 def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTile | None:
     """The best of those that hold a row in registers of a block or of part of it, or of a cluster; None if none can."""
     cut, found = cut_of(region), []
+    if region.invariant:
+        return _by_length(region, cut)
     for cluster in clusters:
         for lanes in LANES:
             if (lanes < BLOCK and cluster > 1) or (cut.anchor >= 0 and lanes * cluster < 2 * cut.width):
@@ -265,6 +268,14 @@ def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTi
                 if tile.chunks == 1:  # more would have nothing to do
                     break
     return _best(region, found, RESIDENT_PACE)
+
+
+def _by_length(region: RegionSpec, cut: Cut) -> RowTile | None:
+    """The fewest threads that have two runs each at most, or else as many as there may be: for any number of rows."""
+    most, _ = _runs(region, cut)
+    lanes = next((n for n in LANES if cdiv(most, n) <= INVARIANT_RUNS), LANES[-1])
+    words = cdiv(most, lanes) * _run_words(region, cut.width, all=True)
+    return _tile(region, cut, lanes, 1) if words <= MOST_WORDS else None
 
 
 def clustered(region: RegionSpec) -> RowTile | None:

@@ -186,12 +186,12 @@ BY_COUNT = no_class("how many threads have a row is chosen by time, from the num
 BY_CLUSTERS = no_class("how many blocks have a row is chosen by time, from the number of rows")
 
 
-def _row_class(region: RegionSpec, cut: Cut, lanes: int) -> NumericClass | Reject:
-    """Runs of a row go to its threads in turn; each adds up its own, and a tree adds up those of the threads."""
+def _row_class(region: RegionSpec, cut: Cut, lanes: int, again: bool = False) -> NumericClass | Reject:
+    """Runs of a row go to its threads in turn; each adds up its own, and a tree adds up those of the threads. `again`: a row is read for each pass."""
     if cut.anchor >= 0:
         return BY_ADDRESS
     dealt = f"by {lanes} threads, {cut.width} neighbours each" if lanes > 1 else "in order"
-    return NumericClass("rows in f32", program_of(region).length, dealt)
+    return NumericClass("rows in f32", program_of(region).length, dealt + ", read again" * again)
 
 
 @variant(*KINDS, id="cuda.rows_resident.v2", takes=TAKES)
@@ -210,7 +210,9 @@ class RowsHeld:
     least = one_launch
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-        cut = cut_of(region)
+        cut, tile = cut_of(region), resident_tile(region)
+        if region.invariant and tile is not None:
+            return _row_class(region, cut, tile.lanes)
         if cut.anchor < 0 and cdiv(program_of(region).length, cut.width) > LANES[0]:
             return BY_COUNT  # of shorter rows a thread has one run at most, and more threads would have nothing to do
         return _row_class(region, cut, LANES[0])
@@ -234,6 +236,8 @@ class RowsCluster:
     def accepts(region: RegionSpec) -> Checks:
         yield from _checks(region)
         yield from _neighbours(region)
+        if region.invariant:
+            yield BY_CLUSTERS
         yield from _tiled(region, clustered(region), f"{MOST_BLOCKS} blocks of {MOST_LANES} threads")
 
     least = one_launch
@@ -268,7 +272,8 @@ class RowsStreamed:
     least = one_launch
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-        return _row_class(region, cut_of(region), MOST_LANES) if device.missing(NEEDED) else BY_CLUSTERS
+        one_block = region.invariant or device.missing(NEEDED)
+        return _row_class(region, cut_of(region), MOST_LANES, again=True) if one_block else BY_CLUSTERS
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return _cost(region, device, _streamed(region, device), STREAMED)
@@ -278,7 +283,7 @@ class RowsStreamed:
 
 
 def _streamed(region: RegionSpec, device: DeviceSpec) -> RowTile:
-    return streamed(region, device.missing(NEEDED) is None)
+    return streamed(region, device.missing(NEEDED) is None and not region.invariant)
 
 
 def _read_again(region: RegionSpec, device: DeviceSpec, per_sm: float) -> int:

@@ -214,7 +214,9 @@ def _transposed(region: RegionSpec) -> Iterator[Changed]:
 
 def _precise(region: RegionSpec) -> Iterator[Changed]:
     if region.strict:
-        yield RegionChange("numerics", "numerics fused", 'numerics="fused"'), replace(region, strict=False)
+        yield RegionChange("numerics", "numerics fused", 'numerics="fused"'), replace(
+            region, strict=False, invariant=False
+        )
     asked = [op.attrs["precision"] for op in region.ops if "precision" in op.attrs]
     if not asked or not any(t.dtype is f32 for t in region.operands):
         return
@@ -315,7 +317,7 @@ def _with_operands(region: RegionSpec, operands: Sequence[TensorDesc]) -> Region
         for t, spec in zip(op.outputs, results):
             tensors[t] = replace(_of_shape(region.tensors[t], spec.shape), dtype=spec.dtype)
         ops.append(op._replace(attrs=attrs))
-    made = RegionSpec(tuple(ops), tuple(tensors), region.inputs, region.outputs, region.strict)
+    made = replace(region, ops=tuple(ops), tensors=tuple(tensors))
     return made if made != region and structure(made) == structure(region) else None
 
 

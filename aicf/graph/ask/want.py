@@ -73,7 +73,7 @@ def answer(selection: Selection, wanted: Sequence[KernelVariant]) -> Answer:
     """Why none of these kernels is chosen for a region, and what would change that."""
     assert selection.selector is not None
     asked = selection.selector
-    selector = Selector(asked.registry, asked.device, asked.tuning, asked.required, asked.strict)
+    selector = asked.like()
     here = _At((), selection.region, selector)
     ids = {v.id for v in wanted}
     candidate = next((c for c in selection.ranked if c.variant.id in ids), None)
@@ -143,7 +143,7 @@ def _devices(at: _At) -> Iterator[tuple[RegionChange, Selector, RegionSpec]]:
     old = at.selector
     for spec in PRESETS.values() if len(unable) == len(at.against) else ():
         if any(v.admits(spec) is None for v in unable):
-            new = Selector(old.registry, spec, None, old.required, old.strict)
+            new = old.like(device=spec, tuning=None)
             yield (
                 RegionChange("device", f"on {spec.name}", f"--device {spec.name}"),
                 new,
@@ -155,7 +155,7 @@ def _relaxed(at: _At) -> Iterator[tuple[RegionChange, Selector, RegionSpec]]:
     """Without a flag that was asked for, for kernels that lack it."""
     old = at.selector
     for flag in sorted(old.required.intersection(reject.condition for _, reject in at.against)):
-        new = Selector(old.registry, old.device, old.tuning, old.required - {flag}, old.strict)
+        new = old.like(required=old.required - {flag})
         how = "deterministic=False" if flag == "deterministic" else 'capture="auto"'
         yield RegionChange(flag, f"not {flag.replace('_', '-')}", how), new, at.region
 

@@ -28,7 +28,7 @@ def about(recipe: Recipe, sizes: Mapping[str, int], phase: str, selector: Select
         "model": f"{type(recipe.model).__name__}", "mode": recipe.mode, "phase": phase,
         "sizes": ", ".join(f"{name}={n}" for name, n in sizes.items()) or "none are named", "loss": _named(recipe.loss),
         "optimizer": _named(recipe.optimizer), "accumulate": recipe.accumulate, "precision": Precision(recipe.attrs["precision"]).name,
-        "policy": recipe.policy, "numerics": "strict" if selector.strict else "fused",
+        "policy": recipe.policy, "numerics": "invariant" if selector.invariant else "strict" if selector.strict else "fused",
         "required of kernels": ", ".join(sorted(selector.required)) or "nothing",
         "tuning": "measured times" if selector.tuning else "predictions alone", **how,
     }  # fmt: skip

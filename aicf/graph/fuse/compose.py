@@ -146,7 +146,8 @@ class Composer:
         if before is not None:
             return before.spec.grown(ops, tensors, step.leaving)
         inputs = tuple(dict.fromkeys([t for ins, _ in step.ends for t in ins if t >= 0]))
-        return RegionSpec(ops, tensors, inputs, step.leaving, self.selector.strict)
+        numerics = self.selector.strict, self.selector.invariant
+        return RegionSpec(ops, tensors, inputs, step.leaving, *numerics)
 
     def _extended(self, region: Open | None, ops: range) -> Open | Stop:
         step = self._step(region, ops)

@@ -20,6 +20,7 @@ from ...lazy import lazy
 from ...pages import story
 from ...pages.notebook import InNotebook
 from ...printing import Printed
+from ...registry.invariant import percent
 from ...registry.measured import counted
 from ...registry.trace import (
     describe_product,
@@ -59,6 +60,22 @@ class Gain:
         )
 
 
+@dataclass(frozen=True)
+class Price:
+    """Invariant rows: the time of a run, that of the free choice, and what the latter is of."""
+
+    us: float
+    free_us: float
+    against: str
+
+    @property
+    def ratio(self) -> float:
+        return self.us / self.free_us if self.free_us else 1.0
+
+    def __str__(self) -> str:
+        return f"invariant rows: {percent(self.ratio)} against {microseconds(self.free_us)}, {self.against}"
+
+
 KERNELS = 4  # kinds that are counted at the end
 HOW = "region N in full: .region(N), or --region N · everything: .verbose(), or -v"
 
@@ -71,6 +88,7 @@ class Explanation(Immovable, InNotebook, Printed):
 
     regions   in the order of the schedule, those that the setup has among those of a run
     told      what was said of what could be computed once
+    free_us   predicted time of the plan without invariant rows, where this one has them and somebody made the other
     """
 
     plan: ExecPlan
@@ -79,6 +97,7 @@ class Explanation(Immovable, InNotebook, Printed):
     everything: bool = False
     recognised: tuple[Recognised, ...] = ()
     told: tuple[KeptOnce, ...] = ()
+    free_us: float | None = None
     instead = "str(explanation) is its text, explanation.to_json() its data"
 
     @lazy
@@ -185,6 +204,17 @@ class Explanation(Immovable, InNotebook, Printed):
         return math.fsum(r.selection.chosen.us for r in self._run)
 
     @lazy
+    def price(self) -> Price | None:
+        """What invariant rows cost in a run; None of a plan without them."""
+        if not any(r.spec.invariant for r in self.regions):
+            return None
+        if self.free_us is not None:
+            return Price(self.predicted_us, self.free_us, "the plan without them")
+        free = [r.selection.free for r in self._run]
+        us = math.fsum(f.us if f else r.selection.chosen.us for f, r in zip(free, self._run))
+        return Price(self.predicted_us, us, "the free choice for each of these regions")
+
+    @lazy
     def collectives(self) -> CollectiveTime | None:
         """What ranks exchange in a run, and how much of it passes beside kernels; None on one rank."""
         run = [region for region, once in zip(self.regions, self._once) if not once]
@@ -237,6 +267,7 @@ class Explanation(Immovable, InNotebook, Printed):
                 for line in (
                     *self._accuracy(),
                     *([str(self.collectives)] if self.collectives else []),
+                    *([str(self.price)] if self.price else []),
                     str(self.gain),
                     *sentences(self.told),
                 )
@@ -280,7 +311,8 @@ class Explanation(Immovable, InNotebook, Printed):
                 if self.spec and self.spec.calibration.errors
                 else {}
             ),
-            "numerics": "strict" if any(r.spec.strict for r in self.regions) else "fused",
+            "numerics": _numerics(self.regions),
+            **({"price": {**asdict(self.price), "ratio": self.price.ratio}} if self.price else {}),
             "plan": self.plan.key,
             "target": _target_json(self.spec) if self.spec else None,
             "memory": {name: getattr(self.plan, f"{name}_bytes") for name in ("arena", "workspace", "peak")},
@@ -314,6 +346,12 @@ class Explanation(Immovable, InNotebook, Printed):
                 for r, s, once in zip(self.regions, self._steps, self._once)
             ],
         }
+
+
+def _numerics(regions: Sequence[Region]) -> str:
+    if any(r.spec.invariant for r in regions):
+        return "invariant"
+    return "strict" if any(r.spec.strict for r in regions) else "fused"
 
 
 def _step_json(step: Composed) -> dict[str, Any]:

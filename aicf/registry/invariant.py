@@ -1,0 +1,272 @@
+"""Invariant rows: equal rows have equal bits whatever the number of rows, since all numbers of rows get kernels of one numeric class.
+
+Each op that adds up has one class, which depends on the op, its types, the length of its rows and the device; never on the region's
+number of rows. It is chosen at the numbers of rows in ROWS, for dense operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from ..errors import TypeInferenceError
+from ..ops.schema import OpSchema, schema_of
+from ..rows import RegionOp, RegionSpec
+from ..rows.cores import core_of, reduction
+from ..rows.reject import Reject
+from ..rows.steps import steps_of
+from ..types import Shape, TensorDesc, TensorSpec
+from .numerics import NumericClass
+
+if TYPE_CHECKING:
+    from .select import Selection, Selector
+    from .variant import KernelVariant
+
+ROWS = (1, 3, 17, 64, 257, 1024, 4096)
+ENTRIES = 8  # of a batch of products, each with a b of its own
+CONDITION = "numerics"
+SHOWN = 4  # classes in a refusal
+Refuses = Callable[["KernelVariant"], Reject | None]
+Shapes = Sequence[Shape | None]
+
+
+# --- a region of one op with another number of rows -----------------------------------------------------------------------
+
+
+def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
+    """The region of one op with so many rows, over dense tensors.
+
+    Rows of a product are those of a; if b has a batch, there are ENTRIES of them. Rows of a reduction, a softmax or a norm are
+    the axes before those that it adds up, rows of attention the entries of its batch.
+    """
+    (op,) = region.ops
+    schema, operands = (
+        schema_of(op.kind),
+        [None if t < 0 else region.tensors[t] for t in op.inputs],
+    )
+    shapes = [None if t is None else t.shape for t in operands]
+    if schema.name == "gemm":
+        found = [_product(op, shapes, rows)]
+    elif schema.name == "gemm_codes":
+        assert shapes[0] is not None
+        found = [[(rows, shapes[0][-1]), *shapes[1:]]]
+    elif schema.name == "attention":
+        found = [_attention(shapes, rows)]
+    elif (core := core_of(schema)) is not None and core.reduces:
+        found = _reductions(region, op, shapes, rows)
+    else:
+        return Reject(CONDITION, f"which axes of {schema.name} are rows is not known")
+    for new in found:
+        made = _inferred(region, op, schema, operands, new)
+        if made is not None:
+            return made
+    return Reject(CONDITION, f"{schema.name} can't have {rows} rows: its rule refuses the shapes")
+
+
+def _product(op: RegionOp, shapes: Shapes, rows: int) -> list[Shape | None]:
+    a, b, c, bias = (*shapes, None, None)[:4]
+    assert a is not None and b is not None
+    m, k = a[-2:][:: -1 if op.attrs["trans_a"] else 1]
+    n = b[-2] if op.attrs["trans_b"] else b[-1]
+    entries = (ENTRIES, *(1 for _ in b[3:])) if len(b) > 2 else ()
+    matrix = (k, rows) if op.attrs["trans_a"] else (rows, k)
+    per_row = bias is not None and bias not in ((1,), (n,))
+    made: list[Shape | None] = [
+        (*(entries if len(a) > 2 else ()), *matrix), (*entries, *b[-2:]),
+        None if c is None else (*entries, rows, n), (rows,) if per_row else bias,
+    ]  # fmt: skip
+    return made[: len(shapes)]
+
+
+def _attention(shapes: Shapes, rows: int) -> list[Shape | None]:
+    q = shapes[0]
+    assert q is not None
+    axes = len(q) - 3
+    batch = (rows, *(1 for _ in q[1:axes])) if axes else ()
+
+    def of(n: int, shape: Shape | None) -> Shape | None:
+        """Lengths are along the batch; a mask and a bias may lack some of its axes, or repeat along them."""
+        if shape is None or n < 3:
+            return None if shape is None else (*batch, *shape[axes:])
+        if n == 4:
+            return batch
+        missing = len(q) - len(shape)
+        kept = zip(batch[missing:], shape)
+        return (*(1 if size == 1 else new for new, size in kept), *shape[max(0, axes - missing) :])
+
+    return [of(n, shape) for n, shape in enumerate(shapes)]
+
+
+def _reductions(region: RegionSpec, op: RegionOp, shapes: Shapes, rows: int) -> list[list[Shape | None]]:
+    """Readings of the operands' shapes: one of a rank below that of x may be a vector along the columns, or a column along the rows."""
+    x = shapes[0]
+    assert x is not None
+    axes = _summed_axes(region, op)
+    first = min(axes, default=len(x))
+    new = tuple(size if i >= first else rows if i == 0 else 1 for i, size in enumerate(x))
+
+    def readings(shape: Shape | None) -> list[Shape | None]:
+        if shape is None:
+            return [None]
+        if len(shape) == len(x):
+            return [tuple(now if size == old else size for size, old, now in zip(shape, x, new))]
+        return [shape, tuple(size for i, size in enumerate(new) if i not in axes)]
+
+    return [list(one) for one in product(*(readings(shape) for shape in shapes))]
+
+
+def _summed_axes(region: RegionSpec, op: RegionOp) -> tuple[int, ...]:
+    """The axes of the first operand that an op adds up along: its own, or those of the first reduction among its steps."""
+    if "axes" in op.attrs:
+        return reduction(op, region.tensors).axes
+    steps = steps_of(op, region.tensors)
+    assert steps is not None
+    tensors = [*region.tensors, *steps.between]
+    for step in steps.ops:
+        if step.kind.name.startswith("reduce_"):
+            return reduction(step, tensors).axes
+    return ()
+
+
+def _inferred(
+    region: RegionSpec,
+    op: RegionOp,
+    schema: OpSchema,
+    operands: Sequence[TensorDesc | None],
+    shapes: Shapes,
+) -> RegionSpec | None:
+    """The op over dense operands of these shapes, with the flags of the region; None if its rule refuses them."""
+    device = region.tensors[0].device
+    specs = [
+        None if t is None or shape is None else TensorSpec(shape, t.dtype, device)
+        for t, shape in zip(operands, shapes)
+    ]
+    try:
+        results = schema.infer(specs, op.attrs, device)
+    except TypeInferenceError:
+        return None
+    descs = [None if spec is None else TensorDesc.dense(spec) for spec in specs]
+    made = RegionSpec.single(op.kind, op.attrs, descs, [TensorDesc.dense(spec) for spec in results])
+    return replace(made, strict=region.strict, invariant=region.invariant)
+
+
+# --- the class of an op ---------------------------------------------------------------------------------------------------
+
+
+def row_class(region: RegionSpec, selector: Selector) -> NumericClass | Reject:
+    """The class of the rows of a region of one op that adds up, for any number of rows: of those that have a kernel at each of ROWS, the one
+    whose greatest ratio to the time of the free choice is least. A Reject says where each class ends."""
+    found = [resized(region, rows) for rows in ROWS]
+    if isinstance(found[0], Reject):
+        return found[0]
+    asked = [r for r in found if isinstance(r, RegionSpec)]
+    if asked[0] not in selector.row_classes:
+        selector.row_classes[asked[0]] = _chosen(region, asked, selector)
+    return selector.row_classes[asked[0]]
+
+
+def _chosen(region: RegionSpec, asked: Sequence[RegionSpec], selector: Selector) -> NumericClass | Reject:
+    times = [selector.class_times(r) for r in asked]
+    free = [selector.free(r) for r in asked]
+    reached = [n for n, one in enumerate(times) if one or free[n] is not None]  # others are beyond all kernels
+    every = dict.fromkeys(c for one in times for c in one)
+    ratios = {
+        c: max(times[n][c] / f.us if (f := free[n]) else 1.0 for n in reached)
+        for c in every
+        if all(c in times[n] for n in reached)
+    }
+    if ratios:
+        return min(ratios, key=lambda c: (float(f"{ratios[c]:.9g}"), str(c)))
+    return Reject(CONDITION, _without_class(region, {str(c): _ends(c, times) for c in every}, selector))
+
+
+def _ends(numeric: NumericClass, times: Sequence[dict[NumericClass, float]]) -> str:
+    """The numbers of rows at which a class has no kernel."""
+    return ", ".join(str(rows) for rows, one in zip(ROWS, times) if numeric not in one)
+
+
+def _without_class(region: RegionSpec, ends: dict[str, str], selector: Selector) -> str:
+    """Why an op can't have rows of equal bits: each class and where it ends, or why the kernels have none."""
+    if ends:
+        tried = [f"{name} has no kernel for {rows} rows" for name, rows in sorted(ends.items())]
+        more = f" and {len(tried) - SHOWN} more classes end" if len(tried) > SHOWN else ""
+        return f"no numeric class of {region.kind} has kernels for all of {ROWS[0]} to {ROWS[-1]} rows: {'; '.join(tried[:SHOWN])}{more}"
+    one = resized(region, ROWS[-1])
+    assert isinstance(one, RegionSpec)
+    reasons = dict.fromkeys(selector.classless(one))
+    told = "; ".join(list(reasons)[:SHOWN]) or "none takes it"
+    return f"no kernel of {region.kind} has a numeric class: {told}"
+
+
+def refuses(region: RegionSpec, selector: Selector) -> Refuses:
+    """Of an invariant region: why a kernel that takes it would give its rows other bits among others; None if it does not."""
+    cores = [op for op in region.ops if not schema_of(op.kind).is_map]
+    wanted = {_core_class(region, op, selector) for op in cores}
+
+    def of(variant: KernelVariant) -> Reject | None:
+        found = variant.numeric_class(region, selector.device)
+        if isinstance(found, Reject):
+            return found
+        for one in wanted:
+            if isinstance(one, Reject):
+                return one
+            if one is None and found.order:
+                return Reject(CONDITION, f"adds up ({found}), and what rows it has is not known")
+            if one is not None and one != found:
+                return Reject(CONDITION, f"is of class {found}; any number of rows gets {one}")
+        return None
+
+    return of
+
+
+def _core_class(region: RegionSpec, op: RegionOp, selector: Selector) -> NumericClass | Reject | None:
+    """The class of one op of a region; None of an op whose elements are results of their own."""
+    alone = region.only(op)
+    found = resized(alone, 1)
+    return row_class(alone, selector) if isinstance(found, RegionSpec) else None
+
+
+@dataclass(frozen=True)
+class FreeChoice:
+    """What an invariant region would run with fused numerics and whatever class.
+
+    kernel   its id
+    us       its time
+    numeric  its class, or why it has none
+    ratio    the time of the invariant choice to it
+    """
+
+    kernel: str
+    us: float
+    numeric: str
+    ratio: float
+
+    @classmethod
+    def of(cls, selection: Selection) -> FreeChoice | None:
+        """None for a region that is not invariant."""
+        if not selection.region.invariant or selection.selector is None:
+            return None
+        best = selection.selector.free(selection.region)
+        if best is None:
+            return None
+        region = replace(selection.region, strict=False, invariant=False)
+        numeric = best.variant.numeric_class(region, selection.device)
+        told = f"has no class: {numeric.reason}" if isinstance(numeric, Reject) else f"is of class {numeric}"
+        return cls(best.variant.id, best.us, told, selection.chosen.us / best.us if best.us else 1.0)
+
+    def __str__(self) -> str:
+        return f"{percent(self.ratio)} against {self.kernel}, which {self.numeric}"
+
+
+def percent(ratio: float) -> str:
+    """`+12 %`, `-3 %`, `+0 %`: a price."""
+    return f"{round(100 * (ratio - 1)) + 0:+d} %"
+
+
+def hint_of(region: RegionSpec) -> str:
+    """What to do where no class covers all numbers of rows."""
+    more = "pad K to a multiple of 8, " if any(op.kind.name == "gemm" for op in region.ops) else ""
+    return f'another policy or precision ("bf16", "tf32"), {more}or a kernel of your own that declares `numerics`, may have one; without invariant=True all kernels count'
