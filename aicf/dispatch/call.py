@@ -39,7 +39,7 @@ _prepared: dict[Any, Prepared] = {}  # op, attributes, descriptors, device -> th
 
 def op_call(
     kind: OpKind | str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, Any] | None = None,
-    stream: Any = None,
+    stream: Any = None, invariant: bool = False,
 ) -> Selection:  # fmt: skip
     """Run one op on tensors of PyTorch, CuPy, JAX, Numba, NumPy or aicf; `print` what it returns to see why that kernel.
 
@@ -48,6 +48,7 @@ def op_call(
     outputs   tensors of the op's result types, which are written; an elementwise op may be given an input again
     attrs     the op's attributes by name
     stream    any library's stream, or its handle; ordering it with other streams is then the caller's
+    invariant a row's bits do not depend on how many rows there are, nor on its index; NoKernelError if no kernels can give that
 
     Without `stream`, work runs on PyTorch's current stream if a tensor is PyTorch's, else on CuPy's if one is CuPy's, else
     on aicf's own; the streams of all other tensors are waited for, and wait in turn. The host does not wait, except for
@@ -59,6 +60,8 @@ def op_call(
     parts: list[Any] = [kind, registry.generation, record.schema_epoch, len(inputs)]
     if attrs:
         parts.append(_attrs_key(attrs))
+    if invariant:
+        parts.append(invariant)
     pointers = []
     try:
         for tensor in (*inputs, *outputs):
@@ -70,7 +73,7 @@ def op_call(
     except UNREADABLE:
         key, found = None, None
     if found is None:
-        return _call(kind, inputs, outputs, attrs or {}, stream, key)
+        return _call(kind, inputs, outputs, attrs or {}, stream, key, invariant)
     prepared, library = found
     prepared.check_overlap(pointers)
     if prepared.ordinal is None:
@@ -163,7 +166,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _call(
-    kind: OpKind | str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, Any], stream: Any, key: Any
+    kind: OpKind | str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, Any], stream: Any, key: Any,
+    invariant: bool,
 ) -> Selection:  # fmt: skip
     schema = schema_of(kind)
     names = _names(schema, inputs, outputs)
@@ -176,14 +180,14 @@ def _call(
     place = next((t.place for t in tensors if t is not None), "cpu")
     given = [t for t in tensors if t is not None]
     if place == "cpu":
-        prepared = _find(schema, attrs, operands, results, place, None)
+        prepared = _find(schema, attrs, operands, results, place, None, invariant)
         prepared.check_overlap([0 if t is None else t.ptr for t in tensors])
         _run(prepared, [None if t is None else t.array for t in tensors], 0, first=True)
     else:
         ordinal = given[0].ordinal
         work = _work_stream(given, ordinal) if stream is None else streams.handle_of(stream)
         others = _other_streams(given, work) if stream is None else []
-        prepared = _find(schema, attrs, operands, results, place, work)
+        prepared = _find(schema, attrs, operands, results, place, work, invariant)
         pointers = [0 if t is None else t.ptr for t in tensors]
         prepared.check_overlap(pointers)
         _ordered(prepared, pointers, given, others, work)
@@ -229,7 +233,7 @@ def _check_results(schema: OpSchema, names: Sequence[str], results: Sequence[For
 
 def _find(
     schema: OpSchema, attrs: Mapping[str, Any], operands: Sequence[Foreign | None], results: Sequence[Foreign | None],
-    place: str, stream: int | None,
+    place: str, stream: int | None, invariant: bool,
 ) -> Prepared:  # fmt: skip
     registry = default_registry()
     ins, outs = ([None if t is None else t.desc for t in tensors] for tensors in (operands, results))
@@ -242,10 +246,12 @@ def _find(
         tuple(ins),
         tuple(outs),
         place,
+        invariant,
     )
+    made = [d for d in outs if d is not None]
     found = _prepared.pop(key, None)
     if found is None and place == "cpu":
-        found = prepare(schema, attrs, ins, [d for d in outs if d is not None], _runtime(place), registry)
+        found = prepare(schema, attrs, ins, made, _runtime(place), registry, invariant)
     elif found is None:
         assert stream is not None
         previous = streams.enter(int(place.partition(":")[2]))
@@ -256,7 +262,7 @@ def _find(
                     got=", ".join(str(d) for d in (*ins, *outs)), where=f"stream {stream:#x}",
                     hint="make the same call once before the capture begins",
                 )  # fmt: skip
-            found = prepare(schema, attrs, ins, [d for d in outs if d is not None], _runtime(place), registry)
+            found = prepare(schema, attrs, ins, made, _runtime(place), registry, invariant)
         finally:
             streams.leave(previous)
     remember(_prepared, key, found, PREPARED_LIMIT)

@@ -183,7 +183,7 @@ compose: Compose = deferred("aicf.graph.composed", "compose")
 
 def prepare(
     schema: OpSchema, attrs: Mapping[str, Any], operands: Descs, results: Sequence[TensorDesc], runtime: Runtime,
-    registry: KernelRegistry,
+    registry: KernelRegistry, invariant: bool = False,
 ) -> Prepared:  # fmt: skip
     """Infer, check the results, select, build, compile and load."""
     specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in operands]
@@ -191,6 +191,7 @@ def prepare(
     _check_results(schema, schema.infer(specs, packed, runtime.kind), results)
     agreement.look_at(schema, packed)
     region = RegionSpec.single(schema.kind, packed, list(operands), list(results))
+    region = replace(region, strict=invariant, invariant=invariant)
     ordinal = getattr(runtime, "ordinal", None)
     staged: tuple[str, ...] = ()
     dense = _dense(region)
@@ -200,7 +201,7 @@ def prepare(
         try:
             selection = select(dense, runtime.spec, registry)
         except NoKernelError:
-            composes = schema.instead_fn and runtime.kind != "cpu"
+            composes = schema.instead_fn and runtime.kind != "cpu" and not invariant
             made = compose(schema, attrs, operands, results, runtime) if composes else None
             if made is None:
                 raise error from None

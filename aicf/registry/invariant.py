@@ -6,7 +6,6 @@ number of rows. It is chosen at the numbers of rows in ROWS, for dense operands.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -69,7 +68,7 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
 def _product(op: RegionOp, shapes: Shapes, rows: int) -> list[Shape | None]:
     a, b, c, bias = (*shapes, None, None)[:4]
     assert a is not None and b is not None
-    m, k = a[-2:][:: -1 if op.attrs["trans_a"] else 1]
+    k = a[-2] if op.attrs["trans_a"] else a[-1]
     n = b[-2] if op.attrs["trans_b"] else b[-1]
     entries = (ENTRIES, *(1 for _ in b[3:])) if len(b) > 2 else ()
     matrix = (k, rows) if op.attrs["trans_a"] else (rows, k)
@@ -203,6 +202,8 @@ def _without_class(region: RegionSpec, ends: dict[str, str], selector: Selector)
 
 def refuses(region: RegionSpec, selector: Selector) -> Refuses:
     """Of an invariant region: why a kernel that takes it would give its rows other bits among others; None if it does not."""
+    if not any(t.numel for t in region.results):
+        return lambda variant: None
     cores = [op for op in region.ops if not schema_of(op.kind).is_map]
     wanted = {_core_class(region, op, selector) for op in cores}
 

@@ -138,3 +138,9 @@ def differing(
 
 def strict(rows: OverRows) -> OverRows:
     return OverRows(lambda m: replace(rows.make(m), strict=True), rows.axes, f"strict {rows.name}")
+
+
+def invariant(rows: OverRows) -> OverRows:
+    return OverRows(
+        lambda m: replace(rows.make(m), strict=True, invariant=True), rows.axes, f"invariant {rows.name}"
+    )

@@ -36,7 +36,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
     device: str | None = None,
-    fallback: str = "jax",
+    fallback: str | None = None,
     **options: Any,
 ) -> Any:
     """A JAX function, compiled and run by aicf, in place of `jax.jit`: pytrees of arrays in and out, `jax.grad` inside.
@@ -44,9 +44,9 @@ def jit(
     static_argnums, static_argnames   as of jax.jit: arguments whose values are part of the program; they must be hashable
     donate_argnums   arguments that the call uses up: their arrays are deleted after it
     device    "cpu", "cuda", "cuda:1"; by default where the arguments are, else JAX's default device
-    fallback  "jax": a function with operations that aicf lacks, or that no kernel of the device takes, runs under jax.jit as a whole; a
+    fallback  "jax", the default: a function with operations that aicf lacks, or that no kernel of the device takes, runs under jax.jit as a whole; a
               warning says it once, with the list, and `aicf.jax.report()` counts. "error": FrontendError with that list, or NoKernelError
-    options   of aicf.compile: precision, numerics, deterministic, tuning, …
+    options   of aicf.compile: precision, numerics, deterministic, invariant, tuning, …; with invariant=True the fallback is "error"
 
         step = aicf.jax.jit(lambda params, x, y: jax.value_and_grad(loss)(params, x, y))
 
@@ -86,12 +86,19 @@ class Jitted:
 
     def __init__(
         self, fun: Callable[..., Any], static_argnums: int | Sequence[int], static_argnames: str | Sequence[str],
-        donate_argnums: int | Sequence[int], device: str | None, fallback: str, options: Mapping[str, Any],
+        donate_argnums: int | Sequence[int], device: str | None, fallback: str | None, options: Mapping[str, Any],
     ) -> None:  # fmt: skip
         if not callable(fun):
             raise FrontendError(
                 f"aicf.jax.jit: {fun!r}", expected="a function", hint="aicf.jax.jit(f), or @aicf.jax.jit"
             )
+        invariant = bool(options.get("invariant"))
+        if invariant and fallback == "jax":
+            raise FrontendError(
+                'invariant=True with fallback="jax"', expected='fallback="error": rows that JAX computes may not be invariant',
+                hint="leave fallback out",
+            )  # fmt: skip
+        fallback = ("error" if invariant else "jax") if fallback is None else fallback
         if fallback not in ("jax", "error"):
             raise FrontendError(f"fallback={fallback!r} is unknown", expected="'jax' or 'error'")
         if unknown := sorted(set(options) - set(inspect.signature(compile).parameters)):

@@ -21,7 +21,7 @@ from ...errors import VerifyError
 from ...graph.run.compilations import GRAPH
 from . import report as reports
 from .losses import join_cross_entropy, partition
-from .part import COMPILING
+from .part import COMPILING, Numerics
 from .partition import cut, refuse_left
 from .recognise import recognise
 from .report import GraphReport
@@ -32,6 +32,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "fallback": ("eager", "error"),
     "numerics": ("fused", "strict"),
     "deterministic": (True, False),
+    "invariant": (False, True),
 }
 
 
@@ -46,14 +47,15 @@ def backend(
 
     options  "fallback": "eager" runs what aicf lacks in PyTorch, between parts; "error" refuses such a graph, naming the first op.
              "numerics": "fused" or "strict", as for aicf.compile. "deterministic": as for aicf.compile; where PyTorch's
-             own `torch.use_deterministic_algorithms` is on, False is not read
+             own `torch.use_deterministic_algorithms` is on, False is not read. "invariant": True: rows of forward passes, of training,
+             too, have bits that do not depend on their number; aicf then takes all ops of such a pass, or refuses it
     mode     refused: it is for TorchInductor
 
     `aicf.torch.report()` prints what was taken and what was left.
     """
     asked = _checked(options or {}, mode)
     name = _name_of(graph)
-    strict = asked["numerics"] == "strict"  # ops stay as they were written
+    strict = asked["numerics"] == "strict" or asked["invariant"]  # ops stay as they were written
     recognised: Counter[str] = Counter() if strict else recognise(graph)
     compilers = {
         kind: partial(_compiled, name=name, kind=kind, asked=asked, recognised=recognised)
@@ -112,6 +114,12 @@ def _checked(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
             raise VerifyError(f"option {name!r} is unknown", expected=", ".join(OPTIONS))
         if value not in OPTIONS[name]:
             raise VerifyError(f"option {name}={value!r}", expected=" or ".join(map(repr, OPTIONS[name])))
+    for name, value in (("numerics", "fused"), ("fallback", "eager")) if options.get("invariant") else ():
+        if options.get(name) == value:
+            raise VerifyError(
+                f'option invariant=True with {name}="{value}"', expected=f'{name}="{OPTIONS[name][1]}", which invariant rows imply',
+                hint=f"leave {name} out",
+            )  # fmt: skip
     return {name: options.get(name, known[0]) for name, known in OPTIONS.items()}
 
 
@@ -144,18 +152,15 @@ def _compiled(
         said.recognised = recognised
     # Threads may meet a backward pass at once, or while TorchDynamo traces in another one, which has state of the process'.
     with compile_lock, COMPILING, torch.no_grad():
-        if kind == "inference" and asked["numerics"] != "strict":
+        invariant = asked["invariant"] and kind != "backward"
+        strict = asked["numerics"] == "strict" or invariant
+        whole = asked["fallback"] == "error" or invariant
+        if kind == "inference" and not strict:
             join_cross_entropy(graph)
         with reports.compilations().made("function", _facts(graph, name, kind)):
-            made = cut(
-                graph,
-                said,
-                asked["deterministic"],
-                asked["numerics"] == "strict",
-                asked["fallback"] == "error",
-            )
+            made = cut(graph, said, Numerics(asked["deterministic"], strict, invariant), whole)
     reports.add(said)
-    if asked["fallback"] == "error":
+    if whole:
         refuse_left(said)
     return make_boxed_func(made.forward)
 

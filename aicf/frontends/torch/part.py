@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._dynamo.convert_frame import compile_lock
@@ -39,12 +39,26 @@ from .types import DTYPES, TORCH, TorchLayout, Unsupported, brief, hinted, layou
 COMPILING = threading.RLock()
 
 
+class Numerics(NamedTuple):
+    """What is asked of kernels: as of aicf.compile."""
+
+    deterministic: bool = True
+    strict: bool = False
+    invariant: bool = False
+
+
+DEFAULT = Numerics()
+
+
 class Target:
     """A device with what compiling for it keeps: which kernels there are, and what was chosen among them."""
 
-    def __init__(self, place: str, deterministic: bool, strict: bool, precision: Precision) -> None:
+    def __init__(self, place: str, numerics: Numerics, precision: Precision) -> None:
         self.runtime, self.precision = runtime(place), precision
-        self.selector = Selector(_registry(), self.runtime.spec, None, required_flags(deterministic), strict)
+        deterministic, *rounding = numerics
+        self.selector = Selector(
+            _registry(), self.runtime.spec, None, required_flags(deterministic), *rounding
+        )
         self.loader = KernelLoader(_registry(), self.runtime)
         self.takes = NodeTrial(self.selector)
 
@@ -60,7 +74,7 @@ def _registry() -> KernelRegistry:
 _target = cache(Target)
 
 
-def target(device: torch.device, deterministic: bool = True, strict: bool = False) -> Target:
+def target(device: torch.device, numerics: Numerics = DEFAULT) -> Target:
     """The target of a device, under PyTorch's settings of now."""
     place = (
         "cpu"
@@ -68,8 +82,9 @@ def target(device: torch.device, deterministic: bool = True, strict: bool = Fals
         else f"cuda:{device.index if device.index is not None else torch.cuda.current_device()}"
     )
     exact = device.type == "cpu" or torch.get_float32_matmul_precision() == "highest"
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    return _target(place, deterministic, strict, Precision.exact if exact else Precision.tf32)
+    deterministic = numerics.deterministic or torch.are_deterministic_algorithms_enabled()
+    precision = Precision.exact if exact else Precision.tf32
+    return _target(place, numerics._replace(deterministic=deterministic), precision)
 
 
 class PartModel:

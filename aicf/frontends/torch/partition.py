@@ -16,7 +16,7 @@ from ...errors import AicfError, VerifyError
 from ...registry.select import Selector
 from .aliases import under, views_for_readers, views_of_results
 from .emit import is_size, line_of, meta_of, name_of, tensors_of
-from .part import PartModule, Target, target
+from .part import DEFAULT, Numerics, PartModule, Target, target
 from .report import FASTER, RANDOM, TOO_SMALL, GraphReport
 from .rules import HEAVY, SLOWER, STRIDES, VIEWS, rules
 from .types import Unsupported, is_dense
@@ -28,8 +28,7 @@ WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in H
 def cut(
     graph: GraphModule,
     report: GraphReport,
-    deterministic: bool = True,
-    strict: bool = False,
+    numerics: Numerics = DEFAULT,
     all_of_it: bool = False,
 ) -> GraphModule:
     """The graph with parts in the place of what aicf takes. `report` is told what was left and why.
@@ -42,8 +41,8 @@ def cut(
         if node in shown:
             continue
         asked = not all_of_it and name_of(node) in SLOWER
-        slower = asked and SLOWER[name_of(node)](node, _selector(node, deterministic, strict))
-        why = FASTER if slower else _why_left(node, targets, deterministic, strict)
+        slower = asked and SLOWER[name_of(node)](node, _selector(node, numerics))
+        why = FASTER if slower else _why_left(node, targets, numerics)
         if why is not None and not _is_view(node):
             report.leave(name_of(node), why, line_of(node))
     _keep_memory(graph, targets, report)
@@ -82,7 +81,7 @@ def _device_of(node: Node) -> torch.device | None:
     return next((m.device for m in found if isinstance(m, torch.Tensor)), None)
 
 
-def _why_left(node: Node, targets: dict[Node, Target], deterministic: bool, strict: bool) -> str | None:
+def _why_left(node: Node, targets: dict[Node, Target], numerics: Numerics) -> str | None:
     device = _device_of(node)
     if device is None:
         return "it makes no tensor"
@@ -90,18 +89,18 @@ def _why_left(node: Node, targets: dict[Node, Target], deterministic: bool, stri
         return f"device {device.type}"
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and name_of(node) not in rules():
         return RANDOM
-    on = target(device, deterministic, strict)
+    on = target(device, numerics)
     why = on.takes(node)
     if why is None:
         targets[node] = on
     return why
 
 
-def _selector(node: Node, deterministic: bool, strict: bool) -> Selector | None:
+def _selector(node: Node, numerics: Numerics) -> Selector | None:
     device = _device_of(node)
     if device is None or device.type not in ("cpu", "cuda"):
         return None
-    return target(device, deterministic, strict).selector
+    return target(device, numerics).selector
 
 
 def _keep_memory(graph: GraphModule, targets: dict[Node, Target], report: GraphReport) -> None:
