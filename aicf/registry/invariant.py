@@ -6,11 +6,12 @@ number of rows. It is chosen at the numbers of rows in ROWS, for dense operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ..device.spec import DeviceSpec
 from ..errors import TypeInferenceError
 from ..ops.schema import OpSchema, schema_of
 from ..rows import RegionOp, RegionSpec
@@ -19,17 +20,32 @@ from ..rows.reject import Reject
 from ..rows.steps import steps_of
 from ..types import Shape, TensorDesc, TensorSpec
 from .numerics import NumericClass
-
-if TYPE_CHECKING:
-    from .select import Selection, Selector
-    from .variant import KernelVariant
+from .variant import KernelVariant
 
 ROWS = (1, 3, 17, 64, 257, 1024, 4096)
 ENTRIES = 8  # of a batch of products, each with a b of its own
 CONDITION = "numerics"
 SHOWN = 4  # classes in a refusal
-Refuses = Callable[["KernelVariant"], Reject | None]
+Refuses = Callable[[KernelVariant], Reject | None]
 Shapes = Sequence[Shape | None]
+
+
+class Choices(Protocol):
+    """A Selector, as far as classes need it.
+
+    row_classes  what was found, by the region with one row
+    class_times  microseconds of the best kernel of each numeric class that takes a region; `classless`: why the others have none
+    free         the best kernel with fused numerics, whatever its class: (the kernel, microseconds); None if none takes the region
+    """
+
+    device: DeviceSpec
+    row_classes: dict[RegionSpec, NumericClass | Reject]
+
+    def class_times(self, region: RegionSpec) -> dict[NumericClass, float]: ...
+
+    def classless(self, region: RegionSpec) -> Iterable[str]: ...
+
+    def free(self, region: RegionSpec) -> tuple[KernelVariant, float] | None: ...
 
 
 # --- a region of one op with another number of rows -----------------------------------------------------------------------
@@ -155,7 +171,7 @@ def _inferred(
 # --- the class of an op ---------------------------------------------------------------------------------------------------
 
 
-def row_class(region: RegionSpec, selector: Selector) -> NumericClass | Reject:
+def row_class(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
     """The class of the rows of a region of one op that adds up, for any number of rows: of those that have a kernel at each of ROWS, the one
     whose greatest ratio to the time of the free choice is least. A Reject says where each class ends."""
     found = [resized(region, rows) for rows in ROWS]
@@ -167,13 +183,13 @@ def row_class(region: RegionSpec, selector: Selector) -> NumericClass | Reject:
     return selector.row_classes[asked[0]]
 
 
-def _chosen(region: RegionSpec, asked: Sequence[RegionSpec], selector: Selector) -> NumericClass | Reject:
+def _chosen(region: RegionSpec, asked: Sequence[RegionSpec], selector: Choices) -> NumericClass | Reject:
     times = [selector.class_times(r) for r in asked]
     free = [selector.free(r) for r in asked]
     reached = [n for n, one in enumerate(times) if one or free[n] is not None]  # others are beyond all kernels
     every = dict.fromkeys(c for one in times for c in one)
     ratios = {
-        c: max(times[n][c] / f.us if (f := free[n]) else 1.0 for n in reached)
+        c: max(times[n][c] / f[1] if (f := free[n]) else 1.0 for n in reached)
         for c in every
         if all(c in times[n] for n in reached)
     }
@@ -187,7 +203,7 @@ def _ends(numeric: NumericClass, times: Sequence[dict[NumericClass, float]]) -> 
     return ", ".join(str(rows) for rows, one in zip(ROWS, times) if numeric not in one)
 
 
-def _without_class(region: RegionSpec, ends: dict[str, str], selector: Selector) -> str:
+def _without_class(region: RegionSpec, ends: dict[str, str], selector: Choices) -> str:
     """Why an op can't have rows of equal bits: each class and where it ends, or why the kernels have none."""
     if ends:
         tried = [f"{name} has no kernel for {rows} rows" for name, rows in sorted(ends.items())]
@@ -200,7 +216,7 @@ def _without_class(region: RegionSpec, ends: dict[str, str], selector: Selector)
     return f"no kernel of {region.kind} has a numeric class: {told}"
 
 
-def refuses(region: RegionSpec, selector: Selector) -> Refuses:
+def refuses(region: RegionSpec, selector: Choices) -> Refuses:
     """Of an invariant region: why a kernel that takes it would give its rows other bits among others; None if it does not."""
     if not any(t.numel for t in region.results):
         return lambda variant: None
@@ -223,7 +239,7 @@ def refuses(region: RegionSpec, selector: Selector) -> Refuses:
     return of
 
 
-def _core_class(region: RegionSpec, op: RegionOp, selector: Selector) -> NumericClass | Reject | None:
+def _core_class(region: RegionSpec, op: RegionOp, selector: Choices) -> NumericClass | Reject | None:
     """The class of one op of a region; None of an op whose elements are results of their own."""
     alone = region.only(op)
     found = resized(alone, 1)
@@ -245,21 +261,19 @@ class FreeChoice:
     numeric: str
     ratio: float
 
-    @classmethod
-    def of(cls, selection: Selection) -> FreeChoice | None:
-        """None for a region that is not invariant."""
-        if not selection.region.invariant or selection.selector is None:
-            return None
-        best = selection.selector.free(selection.region)
-        if best is None:
-            return None
-        region = replace(selection.region, strict=False, invariant=False)
-        numeric = best.variant.numeric_class(region, selection.device)
-        told = f"has no class: {numeric.reason}" if isinstance(numeric, Reject) else f"is of class {numeric}"
-        return cls(best.variant.id, best.us, told, selection.chosen.us / best.us if best.us else 1.0)
-
     def __str__(self) -> str:
         return f"{percent(self.ratio)} against {self.kernel}, which {self.numeric}"
+
+
+def free_choice(region: RegionSpec, us: float, choices: Choices) -> FreeChoice | None:
+    """Of a region whose kernel takes so long; None if it is not invariant."""
+    best = choices.free(region) if region.invariant else None
+    if best is None:
+        return None
+    variant, free_us = best
+    numeric = variant.numeric_class(replace(region, strict=False, invariant=False), choices.device)
+    told = f"has no class: {numeric.reason}" if isinstance(numeric, Reject) else f"is of class {numeric}"
+    return FreeChoice(variant.id, free_us, told, us / free_us if free_us else 1.0)
 
 
 def percent(ratio: float) -> str:

@@ -83,7 +83,8 @@ class Selection(Printed):
     @lazy
     def free(self) -> invariant.FreeChoice | None:
         """Of an invariant region: what would be chosen for it otherwise, and so the price."""
-        return invariant.FreeChoice.of(self)
+        us, selector = self.chosen.us, self.selector
+        return invariant.free_choice(self.region, us, selector) if selector is not None else None
 
     @property
     def kernel_id(self) -> str:
@@ -297,11 +298,12 @@ class Selector:
         names = "registry", "device", "tuning", "required", "strict", "invariant"
         return Selector(**{name: getattr(self, name) for name in names} | changed)
 
-    def free(self, region: RegionSpec) -> Candidate | None:
-        """The best kernel of a region with fused numerics, whatever its class; None if none takes it."""
+    def free(self, region: RegionSpec) -> tuple[KernelVariant, float] | None:
+        """The best kernel of a region with fused numerics, whatever its class, and its microseconds; None if none takes it."""
         if self._free is None:
             self._free = self.like(strict=False, invariant=False)
-        return self._free.alone(replace(region, strict=False, invariant=False))
+        found = self._free.alone(replace(region, strict=False, invariant=False))
+        return (found.variant, found.us) if found else None
 
     def class_times(self, region: RegionSpec) -> dict[NumericClass, float]:
         """Microseconds of the best kernel of each numeric class."""
