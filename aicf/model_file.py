@@ -78,7 +78,12 @@ def load(place: str, mode: str | None = None, sizes: Mapping[str, int] | None = 
     if mode not in (None, asked.mode):
         kept = {part: getattr(asked, part) for part in NEEDED[mode]}
         asked = Asked(
-            asked.model, mode, **kept, precision=asked.precision, numerics=asked.numerics, policy=asked.policy,
+            asked.model,
+            mode,
+            **kept,
+            precision=asked.precision,
+            numerics=asked.numerics,
+            policy=asked.policy,
             invariant=asked.invariant,
         )
     lacking = [part for part in NEEDED[asked.mode] if getattr(asked, part) is None]

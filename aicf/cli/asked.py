@@ -44,7 +44,12 @@ class AskedModel:
     def __init__(self, args: argparse.Namespace, ranks: int | None = None) -> None:
         from .. import model_file
 
-        how = {"precision": args.precision, "numerics": args.numerics, "policy": args.policy, "invariant": args.invariant}
+        how = {
+            "precision": args.precision,
+            "numerics": args.numerics,
+            "policy": args.policy,
+            "invariant": args.invariant,
+        }
         wanted = model_file.load(args.model, args.mode, dict(args.size), **how)
         self._model, self._mode, self._ranks = wanted.model, wanted.mode, ranks
         self._how = {

@@ -58,10 +58,7 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
     the axes before those that it adds up, rows of attention the entries of its batch.
     """
     (op,) = region.ops
-    schema, operands = (
-        schema_of(op.kind),
-        [None if t < 0 else region.tensors[t] for t in op.inputs],
-    )
+    schema, operands = (schema_of(op.kind), [None if t < 0 else region.tensors[t] for t in op.inputs])
     shapes = [None if t is None else t.shape for t in operands]
     if schema.name == "gemm":
         found = [_product(op, shapes, rows)]
@@ -147,11 +144,7 @@ def _summed_axes(region: RegionSpec, op: RegionOp) -> tuple[int, ...]:
 
 
 def _inferred(
-    region: RegionSpec,
-    op: RegionOp,
-    schema: OpSchema,
-    operands: Sequence[TensorDesc | None],
-    shapes: Shapes,
+    region: RegionSpec, op: RegionOp, schema: OpSchema, operands: Sequence[TensorDesc | None], shapes: Shapes
 ) -> RegionSpec | None:
     """The op over dense operands of these shapes, with the flags of the region; None if its rule refuses them."""
     device = region.tensors[0].device
@@ -186,7 +179,9 @@ def row_class(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
 def _chosen(region: RegionSpec, asked: Sequence[RegionSpec], selector: Choices) -> NumericClass | Reject:
     times = [selector.class_times(r) for r in asked]
     free = [selector.free(r) for r in asked]
-    reached = [n for n, one in enumerate(times) if one or free[n] is not None]  # others are beyond all kernels
+    reached = [
+        n for n, one in enumerate(times) if one or free[n] is not None
+    ]  # others are beyond all kernels
     every = dict.fromkeys(c for one in times for c in one)
     ratios = {
         c: max(times[n][c] / f[1] if (f := free[n]) else 1.0 for n in reached)

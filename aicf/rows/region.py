@@ -166,9 +166,7 @@ class RegionSpec:
         alone = [RegionOp(op.kind, op.attrs, renumbered(op.inputs), renumbered(op.outputs)) for op in ops]
         descs = tuple([self.tensors[t] for t in tensors])
         outs = tuple(made) if outputs is None else outputs
-        return RegionSpec(
-            tuple(alone), descs, renumbered(ins), renumbered(outs), self.strict, self.invariant
-        )
+        return RegionSpec(tuple(alone), descs, renumbered(ins), renumbered(outs), self.strict, self.invariant)
 
     def __str__(self) -> str:
         return f"{self.signature}({_listed(self.operands)}) -> {_listed(self.results)}"

@@ -91,7 +91,12 @@ def test_an_op_has_one_class_whatever_the_number_of_rows(request):
             classes.add(wanted)
             chosen.add(kernel.kernel)
         assert len(classes) == 1, f"{make(counts[0])} on {device} at {counts} rows: {classes}"
-    assert {"cuda.gemm_wgmma.v1", "cuda.gemm_mma.v1", "cuda.rows_resident.v2", "cuda.reduce_rows.v2"} <= chosen
+    assert {
+        "cuda.gemm_wgmma.v1",
+        "cuda.gemm_mma.v1",
+        "cuda.rows_resident.v2",
+        "cuda.reduce_rows.v2",
+    } <= chosen
 
 
 @pytest.mark.spec("A15", "B13")

@@ -26,10 +26,7 @@ WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in H
 
 
 def cut(
-    graph: GraphModule,
-    report: GraphReport,
-    numerics: Numerics = DEFAULT,
-    all_of_it: bool = False,
+    graph: GraphModule, report: GraphReport, numerics: Numerics = DEFAULT, all_of_it: bool = False
 ) -> GraphModule:
     """The graph with parts in the place of what aicf takes. `report` is told what was left and why.
 

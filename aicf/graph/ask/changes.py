@@ -214,8 +214,9 @@ def _transposed(region: RegionSpec) -> Iterator[Changed]:
 
 def _precise(region: RegionSpec) -> Iterator[Changed]:
     if region.strict:
-        yield RegionChange("numerics", "numerics fused", 'numerics="fused"'), replace(
-            region, strict=False, invariant=False
+        yield (
+            RegionChange("numerics", "numerics fused", 'numerics="fused"'),
+            replace(region, strict=False, invariant=False),
         )
     asked = [op.attrs["precision"] for op in region.ops if "precision" in op.attrs]
     if not asked or not any(t.dtype is f32 for t in region.operands):
