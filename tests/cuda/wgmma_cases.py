@@ -31,9 +31,14 @@ BY_NAME = {v.name: v for v in gemm_wgmma.WGMMA}
 SPLITS = {name: v for name, v in BY_NAME.items() if name.endswith(" split]")}
 MIXED_WIDTHS = {named(t): BY_NAME[named(t)] for t in wgmma_tiling.MIXED_WIDTHS}  # for many columns
 FEW_ROWS = {named(t): BY_NAME[named(t)] for t in wgmma_tiling.FEW_ROWS}  # and for few rows
+HALVED = {
+    named(t): BY_NAME[named(t)] for t in wgmma_tiling.HALVED
+}  # and for rows with the bits of `cluster split2`
 STREAMS = {name: v for name, v in BY_NAME.items() if name.endswith(" stream]")}
 VARIANTS = {
-    name: v for name, v in BY_NAME.items() if name not in {*SPLITS, *MIXED_WIDTHS, *FEW_ROWS, *STREAMS}
+    name: v
+    for name, v in BY_NAME.items()
+    if name not in {*SPLITS, *MIXED_WIDTHS, *FEW_ROWS, *STREAMS, *HALVED}
 }
 PACKED = {v.name: v for v in copied.PACKED[0]}
 CLUSTER_SPLIT = {

@@ -46,7 +46,7 @@ def mma(region: RegionSpec, tiling: MmaTiling) -> NumericClass:
 
 def wgmma(region: RegionSpec, config: WgmmaConfig, in_registers: str) -> NumericClass | Reject:
     """wgmma, whose accumulators go from one K-tile to the next; with `cluster split` blocks have parts of K-tiles, from the floor of an
-    even share on, and each result's are added from the part whose block finishes its column on."""
+    even share on, and each result's are added from the part whose block finishes its column on; a block with both halves adds these."""
     p, t = problem.read(region)[0], config.tiling
     if p.dtype.kind == "int":
         return exact_integers(region)
@@ -58,8 +58,8 @@ def wgmma(region: RegionSpec, config: WgmmaConfig, in_registers: str) -> Numeric
     order, depth = IN_ORDER, k_tile(p.dtype)
     if promotes(p.dtype) or t.promoted:
         order += f", promoted every {depth}"
-    if t.cluster_split > 1:
-        order += f", {t.cluster_split} parts of K-tiles of {depth}"
+    if (parts := 2 if t.halved else t.cluster_split) > 1:
+        order += f", {parts} parts of K-tiles of {depth}"
         if t.cluster_split > 2:  # two have one sum in either order
             order += f", a column's own first, of {t.columns} columns each"
     return NumericClass(

@@ -154,6 +154,7 @@ class GemmWgmma:
     pingpong  two groups of consumers take tiles in turns, else all of them share one
     cluster2  two blocks share b; cluster split2, split4: blocks share a tile, and divide k
     120       with tiles of so many columns beside the others, where these fill the last wave
+    halved    each half of k has a sum of its own, as with cluster split2, whose bits a row then has among thousands
     deep      a block of one consumer has all of a multiprocessor's shared memory
     stream    stream-K: tiles are divided evenly among blocks
     split     splits of k, and a second launch for their sum and what follows the product
@@ -180,6 +181,10 @@ class GemmWgmma:
             yield Reject("strict", split_k.STRICT)
         if config.path == "flat":  # whose main loop begins with a K-tile
             yield at_least("K-tiles", cdiv(p.k, k_tile(p.dtype)), t.cluster_split)
+        if t.halved:
+            if not region.invariant:
+                yield Reject("invariant", "sums each half of k by itself, which rows of equal bits in any batch take, and nothing else")
+            yield at_least("K-tiles", cdiv(p.k, k_tile(p.dtype)), 2)
         if t.stream:
             yield from stream_k.checks(t, region)
         yield at_most("blocks", clusters(t, region, in_registers(region, config)) * t.together, 2**31 - 1)
@@ -216,7 +221,7 @@ def _split(region: RegionSpec, device: DeviceSpec, config: WgmmaConfig) -> KSpli
 def _takes(config: WgmmaConfig) -> tuple[str, ...]:
     """Column sums are of 64 columns at a time; and divided tiles with these took up to 11 % longer than whole ones."""
     t = config.tiling
-    alone = t.columns % ATOM or t.narrow_n or t.stream or config.split or config.path
+    alone = t.columns % ATOM or t.narrow_n or t.stream or t.halved or config.split or config.path
     return problem.TAKES if alone else problem.TAKES_SUMS
 
 

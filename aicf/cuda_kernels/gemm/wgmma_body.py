@@ -25,7 +25,7 @@ from ..hopper import scheduler, stream_k
 from ..hopper.accumulators import Accumulators, accumulated, promoted
 from ..hopper.cluster import cluster_sync, divider, exchange_barriers, gatherer
 from ..hopper.copies import Order, bringer, chosen_box, flat_box, flat_bringer, narrow_box
-from ..hopper.mainloop import Mainloop, Stages, flat_rows, from_registers, from_shared, rows_of_tf32
+from ..hopper.mainloop import Mainloop, Stages, flat_rows, from_registers, from_shared, halved, rows_of_tf32
 from ..hopper.opening import opening
 from ..hopper.ring import advancer, skipper
 from ..hopper.roles import ordered_barrier, registers
@@ -205,7 +205,8 @@ def mainloop_of(
         assert tiling.row_blocks == tiling.together == 1, f"{tiling}: a thread has two rows"
         return from_registers(stages, tiling.n, rows_of_tf32())
     accumulators = accumulators_of(tiling, epilogue, a_k_major, b_k_major)
-    return from_shared(stages, accumulators, a_k_major, b_k_major, tiling.cluster, tiling.cluster_split)
+    loop = from_shared(stages, accumulators, a_k_major, b_k_major, tiling.cluster, tiling.cluster_split)
+    return halved(loop, tiling.accumulators) if tiling.halved else loop
 
 
 def accumulators_of(

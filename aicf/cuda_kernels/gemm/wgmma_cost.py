@@ -182,6 +182,8 @@ def cost(
     else:
         each = c.subtile_us + c.apart_us
     finish = c.drain_us + subtiles * each
+    if tiling.halved:  # products of the first half are done before those of the second begin
+        alone, loop = alone + c.drain_us, loop + c.drain_us
     if tiling.cluster_split > 1:
         finish += (
             c.exchange_us * (tiling.cluster_split - 1)

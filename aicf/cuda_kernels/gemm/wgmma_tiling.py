@@ -50,6 +50,7 @@ class WgmmaTiling:
                hopper/stream_k.py
     promoted   whether each K-tile has accumulators of its own, which are added up in f32, whatever the type; see `promotes`
     narrow_n   columns of the narrower tiles that it may have beside the others; see `narrow_group`
+    halved     whether each half of k has a sum of its own, as two blocks that share a tile have them
     """
 
     m: int
@@ -63,6 +64,7 @@ class WgmmaTiling:
     stream: bool = False
     promoted: bool = False
     narrow_n: int = 0
+    halved: bool = False
 
     def __str__(self) -> str:
         ping_pong, cluster = "_pingpong" * self.ping_pong, f"_cluster{self.cluster}" * (self.cluster > 1)
@@ -71,6 +73,7 @@ class WgmmaTiling:
             + "_deep" * (self.consumers == self.blocks == self.together == 1)
             + "_stream" * self.stream
             + "_promoted" * self.promoted
+            + "_halved" * self.halved
         )
         narrow_n = f"_{self.narrow_n}" * (self.narrow_n > 0)
         return f"{self.m}x{self.n}{narrow_n}{ping_pong}{cluster}{split}"
@@ -133,12 +136,14 @@ class WgmmaTiling:
     def spare(self) -> int:
         """Registers that it has beside them."""
         taken = 65536 // (self.threads * self.blocks) if self.registers is None else self.registers[1]
-        return min(taken, 255) - self.accumulators
+        return min(taken, 255) - self.accumulators * (1 + self.halved)
 
     @property
     def can_promote(self) -> bool:
         """Whether it has registers for a K-tile's accumulators of 64 rows beside its own, and others to multiply while they are added up."""
-        return self.cooperative * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
+        return (
+            not self.halved and self.cooperative * self.blocks > 1 and self.spare >= self.n // 2 + ADDRESSES
+        )
 
     @property
     def narrow_group(self) -> int:
@@ -261,6 +266,9 @@ def tilings(names: str) -> tuple[WgmmaTiling, ...]:
 # Those that may have narrower tiles too: large products whose last wave is not full.
 MIXED_WIDTHS = (WgmmaTiling(128, 128, 2, ping_pong=True, narrow_n=120),)
 
+# Those whose results have the bits of `cluster split2`, for many rows: registers have room for twice the accumulators.
+HALVED = tuple(replace(t, halved=True) for t in tilings("128x192 128x128"))
+
 # Those that divide tiles evenly among blocks as well.
 STREAM = tuple(replace(t, stream=True) for t in tilings("128x128_pingpong 128x256"))
 
@@ -287,7 +295,7 @@ def _configs(names: str, path: str = "", split: bool = False) -> tuple[WgmmaConf
 
 
 CONFIGS = (
-    *map(WgmmaConfig, (*TILINGS, *FEW_ROWS, *MIXED_WIDTHS, *STREAM)),
+    *map(WgmmaConfig, (*TILINGS, *FEW_ROWS, *MIXED_WIDTHS, *STREAM, *HALVED)),
     *_configs("64x64 64x128 128x128", split=True),
 )
 INT8_CONFIGS = tuple(WgmmaConfig(t, "int8") for t in TILINGS if t.cluster_split == 1)

@@ -22,8 +22,9 @@ from ..ptx import (
 )
 from ..ptx.register_operand import flat_operand_place, load_flat_operand, register_operand_place
 from ..ptx.wgmma import WORDS
-from ..tiles.tile import zeros
+from ..tiles.tile import add_tiles, zeros
 from .accumulators import Accumulators
+from .cluster import divider
 from .ring import advancer, places_of_stages, releaser
 
 HALF = 2  # bytes
@@ -98,6 +99,26 @@ def from_shared(
         return acc, accumulators
 
     return Mainloop(start, device(places), device(run), device(finish))
+
+
+def halved(loop: Mainloop, count: int) -> Mainloop:
+    """Each half of a tile's K-tiles with a sum of its own, of `count` accumulators: the halves that two blocks of a cluster would have. Products of the first half
+    are done before those of the second begin. There are two K-tiles at least."""
+    run_half, finish_half, add, divide = loop.run, loop.finish, add_tiles(count), divider(2)
+
+    def run(state, stage, phase, count, narrow_tile, places, member):
+        _, first = divide((uint32(0), count), uint32(0))
+        acc, stage, phase, last = run_half(state[0], stage, phase, first, narrow_tile, places, member)
+        acc, total = finish_half(acc, last, first, places, member)
+        rest = uint32(count - first)
+        acc, stage, phase, last = run_half(acc, stage, phase, rest, narrow_tile, places, member)
+        return (acc, total), stage, phase, last
+
+    def finish(state, last, count, places, member):
+        acc, more = finish_half(state[0], last, count, places, member)
+        return (acc, state[1]), add(state[1], more)
+
+    return Mainloop((loop.start, zeros(count)), loop.places, device(run), device(finish))
 
 
 class RegisterOperand(NamedTuple):
