@@ -183,7 +183,10 @@ class GemmWgmma:
             yield at_least("K-tiles", cdiv(p.k, k_tile(p.dtype)), t.cluster_split)
         if t.halved:
             if not region.invariant:
-                yield Reject("invariant", "sums each half of k by itself, which rows of equal bits in any batch take, and nothing else")
+                yield Reject(
+                    "invariant",
+                    "sums each half of k by itself, which rows of equal bits in any batch take, and nothing else",
+                )
             yield at_least("K-tiles", cdiv(p.k, k_tile(p.dtype)), 2)
         if t.stream:
             yield from stream_k.checks(t, region)
