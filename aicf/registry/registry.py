@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TypeVar
 
+from .. import near
 from ..device.spec import DeviceSpec
 from ..errors import MissingKernelError, NoKernelError, RegistryError
 from ..ops.record import MAIN
-from ..ops.schema import ELEMENTWISE, OpSchema, schema_of
+from ..ops.schema import ELEMENTWISE, OpSchema, schema_of, schemas
 from ..rows import RegionSpec
 from ..types import ActKind, DType, OpKind, TensorDesc, TensorSpec
 from .ids import current
@@ -112,6 +113,19 @@ _Added = TypeVar("_Added", KernelVariant, Kernel)
 _LOADING = threading.RLock()  # a thread waits for what another loads
 
 
+def _check_kinds(variant: KernelVariant) -> None:
+    """RegistryError if one is neither an op nor a trait or core of any."""
+    if all(str(OpKind.known(kind)) == kind for kind in variant.kinds):
+        return
+    names = {"*"}.union(*((s.name, s.core, *s.traits) for s in schemas()))
+    if unknown := [kind for kind in variant.kinds if kind not in names]:
+        raise RegistryError(
+            f"kernel {variant.id} is for {unknown[0]!r}, which is no op, and no trait or core of one",
+            expected="one of the ops that `aicf info` lists, declared before the kernel is added",
+            hint=near.hint(unknown[0], near.OPS, sorted(filter(None, names))),
+        )
+
+
 class KernelRegistry:
     """A set of variants. Iteration and look-ups are ordered by id, never by registration.
 
@@ -142,6 +156,7 @@ class KernelRegistry:
         for v in added:
             self._load(v.device)
             self._check_free(v)
+            _check_kinds(v)
         whole = isinstance(variant, Kernel) or not variant.config
         if whole and added[0].module == MAIN:
             for v in [v for v in self._by_id.values() if _again(v, added[0])]:

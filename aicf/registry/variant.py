@@ -61,7 +61,7 @@ Floor = Callable[[RegionSpec, DeviceSpec], float]
 
 # Fields of KernelVariant that `variant` takes as they are.
 FLAGS = {"masked", "strided", "needs", "priority", "capture_safe", "deterministic", "chained", "family"}
-_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+\.v[0-9]+(\[[a-z0-9]+( [a-z0-9]+)*\])?$")
+_ID = re.compile(r"^(cpu|cuda)\.[a-z0-9_]+\.v[0-9]+(\[[a-z0-9]+( [a-z0-9]+)*\])?$")
 
 
 @dataclass(frozen=True, repr=False)
@@ -311,17 +311,19 @@ def kernels_of(variants: Iterable[KernelVariant]) -> list[Kernel]:
 
 
 def variants_in(module: ModuleType) -> tuple[KernelVariant, ...]:
-    """The variants that a module binds to names, singly, in kernels or in tuples."""
-    found = dict.fromkeys(v for value in vars(module).values() for v in _variants(value))
-    return tuple(found)
+    """The variants that a module binds to names, singly, in kernels or in tuples, lists and dictionaries."""
+    named = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+    return tuple(dict.fromkeys(_variants(named, set())))
 
 
-def _variants(value: Any) -> Iterator[KernelVariant]:
+def _variants(value: Any, seen: set[int]) -> Iterator[KernelVariant]:
+    """Each container once: one may contain itself."""
     if isinstance(value, KernelVariant):
         yield value
-    elif isinstance(value, Kernel | tuple):
-        for v in value:
-            yield from _variants(v)
+    elif isinstance(value, Kernel | tuple | list | dict) and id(value) not in seen:
+        seen.add(id(value))
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from _variants(v, seen)
 
 
 # --- the decorator ----------------------------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ def variant(
         if not _ID.fullmatch(made):
             raise RegistryError(
                 f"kernel id {made!r} is malformed",
-                expected="device.name.vN, such as 'cuda.add_half2.v1', and words of a to z and 0 to 9 in brackets where a kernel has several configs",
+                expected="cpu.name.vN or cuda.name.vN, such as 'cuda.add_half2.v1', and words of a to z and 0 to 9 in brackets where a kernel has several configs",
                 hint="name each: configs={'64 threads': 64}, or give their class a __str__" if several and _ID.fullmatch(id) else None,
             )  # fmt: skip
     if repeated := [made for n, made in enumerate(ids) if made in ids[:n]]:

@@ -380,6 +380,7 @@ def test_a_device_whose_predictions_were_never_measured_is_named(request):
         line = f"predictions for {spec.name} are not measured: their constants were fitted on an h200"
         for text in (str(explanation), str(explanation.verbose()), notebook.explanation(data)):
             assert text.count(line) == (want is None), spec.name
+        assert str(explanation.region(0)).count(line) == (want is None), spec.name
         del data["measured_on"]
         assert "not measured" not in notebook.explanation(data), "an older file does not say"
 
@@ -414,4 +415,5 @@ def test_measured_times_need_no_such_line():
     selection = replace(explanation.regions[0].selection, chosen=timed)
     region = replace(explanation.regions[0], selection=selection)
     assert "not measured" in str(explanation)
-    assert "not measured" not in str(replace(explanation, regions=(region,)))
+    timed = replace(explanation, regions=(region,))
+    assert "not measured" not in str(timed) + str(timed.region(0))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 import numpy as np
 import pytest
+from draws.seeds import rng, run_seed
 
 import aicf
 from aicf import nn
@@ -18,6 +20,8 @@ from aicf.registry.select import select
 from aicf.registry.variant import HostCall, Launch, Reject, one_op, variant
 from aicf.rows import RegionSpec
 from aicf.types import AttrPack, OpKind, TensorDesc, TensorSpec
+
+from . import synthetic
 
 CPU, H200 = aicf.device.spec.preset("cpu"), aicf.device.spec.preset("h200")
 DESC = TensorDesc.dense(TensorSpec((4, 8), aicf.f32))
@@ -203,3 +207,42 @@ def test_a_default_of_another_type_than_its_attribute():
         @elementwise("wrong_default")
         def _(x, *, knee: float = "one"):
             return x * knee
+
+
+def test_kernels_in_any_container_of_a_module_are_registered(request):
+    """Drawn nests of lists, tuples and dictionaries, some of which contain themselves."""
+    draw = rng(request.node.nodeid)
+    for _ in range(20):
+        made = [synthetic.kernel(f"cpu.k{n}.v1", "relu") for n in range(draw.integers(1, 9))]
+        nest = list(made)
+        while len(nest) > 1:
+            cut = nest[-int(draw.integers(1, len(nest))) :]
+            wrap = (list, tuple, lambda some: dict(enumerate(some)))[draw.integers(3)]
+            nest = (
+                [*nest[: len(nest) - len(cut)], wrap(cut)]
+                if len(cut) > 1 and draw.random() < 0.2
+                else [wrap(nest)]
+            )
+        module = ModuleType("brought")
+        module.KERNELS, module.itself = nest, (loop := [1, {}])
+        loop[1]["itself"] = loop
+        registry = KernelRegistry()
+        registry.add_module(module)
+        assert {v.id for v in registry} == {v.id for v in made}, f"seed {run_seed()}: {nest}"
+
+
+def test_a_kernel_for_no_op_or_for_no_device_is_refused(request):
+    """Names of ops with a letter too few, and devices that aicf has not."""
+    draw, registry = rng(request.node.nodeid), KernelRegistry()
+    names = [s.name for s in aicf.schemas() if len(s.name) > 5]
+    for name in map(str, draw.choice(names, 20, replace=False)):
+        at = int(draw.integers(len(name)))
+        slip = name[:at] + name[at + 1 :]
+        with pytest.raises(RegistryError, match=f"cpu.mine.v1 is for '{slip}'") as e:
+            registry.add(synthetic.kernel("cpu.mine.v1", "relu", slip))
+        assert name in (e.value.hint or ""), f"seed {run_seed()}: {slip}: {e.value}"
+        assert not [*registry]
+    for device in ("gpu", "cuda0", "tpu", "host"):
+        with pytest.raises(RegistryError, match="malformed") as e:
+            kernel(device)
+        assert "cpu.name.vN or cuda.name.vN" in str(e.value)

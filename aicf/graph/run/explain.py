@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -140,11 +140,12 @@ class Explanation(Immovable, InNotebook, Printed):
                 hint="print(explanation) lists them",
             )  # fmt: skip
         like = self._groups[self._group_of[number]]
-        return self._story(number, tuple(n for n in like if n != number))
+        run = [self.regions[number]] if self._steps[number].kernel_id else []
+        return self._story(number, tuple(n for n in like if n != number), tuple(self._accuracy(run)))
 
-    def _story(self, n: int, like: tuple[int, ...] = ()) -> RegionStory:
+    def _story(self, n: int, like: tuple[int, ...] = (), notes: tuple[str, ...] = ()) -> RegionStory:
         return RegionStory(
-            n, self.regions[n], self._steps[n], self._slots, self._once[n], like, self.everything
+            n, self.regions[n], self._steps[n], self._slots, self._once[n], like, self.everything, notes
         )
 
     def _rendering(self) -> RenderableType:
@@ -265,7 +266,7 @@ class Explanation(Immovable, InNotebook, Printed):
             + "".join(
                 f"\n{line}"
                 for line in (
-                    *self._accuracy(),
+                    *self._accuracy(self._run),
                     *([str(self.collectives)] if self.collectives else []),
                     *([str(self.price)] if self.price else []),
                     str(self.gain),
@@ -275,10 +276,10 @@ class Explanation(Immovable, InNotebook, Printed):
             + visible(self._results())
         )
 
-    def _accuracy(self) -> list[str]:
-        """One line where a predicted time is shown for a device whose predictions were never compared with measured times; when verbose, how
-        far off those of others are."""
-        if self.spec is None or all(r.selection.chosen.cost.is_measured for r in self._run):
+    def _accuracy(self, regions: Iterable[Region]) -> list[str]:
+        """One line where a predicted time of a region is shown for a device whose predictions were never compared with measured times; when
+        verbose, how far off those of others are."""
+        if self.spec is None or all(r.selection.chosen.cost.is_measured for r in regions):
             return []
         if measured_on(self.spec) is None:
             return [not_measured(self.device, self.spec.kind)]

@@ -34,6 +34,7 @@ class RegionStory(Immovable, Printed):
     slots   where values lie, of the plan and its setup
     once    it is the setup's
     like    the regions that differ from it in shapes at most
+    notes   lines after it
     """
 
     number: int
@@ -43,6 +44,7 @@ class RegionStory(Immovable, Printed):
     once: bool = False
     like: tuple[int, ...] = ()
     everything: bool = False
+    notes: tuple[str, ...] = ()
     instead = "str(story) is its text"
 
     def verbose(self) -> RegionStory:
@@ -61,7 +63,9 @@ class RegionStory(Immovable, Printed):
         return self.region.selection.chosen.us if self.step.kernel_id else 0.0
 
     def _rendering(self) -> RenderableType:
-        return Group(self._title(), labelled([*self._reads(), *self._likes()]), self._choice())
+        return Group(
+            self._title(), labelled([*self._reads(), *self._likes()]), self._choice(), *map(Text, self.notes)
+        )
 
     def _title(self) -> Text:
         region = self.region
