@@ -196,6 +196,20 @@ def test_a_tiny_gpt_on_the_cpu(tmp_path):
     assert all(row["kernels"] for row in data["cases"])
 
 
+@pytest.mark.spec("A15")
+def test_rows_of_an_invariant_model_have_the_bits_that_they_have_alone(tmp_path, monkeypatch):
+    """On the CPU; and a model that is compiled without it fails."""
+    assert main(["bits", "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
+    data = json.loads(next(tmp_path.glob("cpu-*/bits.json")).read_text())
+    check_schema(data)
+    assert [row["note"].split(" ")[0] for row in data["cases"]] == ["1", "2", "17"]
+    compile = aicf.compile
+    monkeypatch.setattr(aicf, "compile", lambda *args, invariant, **more: compile(*args, **more))
+    (case,) = SUITES["bits"].cases(Bench("cpu", tiny=True))
+    with pytest.raises(WrongResult, match="rows have other bits than alone, first index"):
+        [*case.measure(Bench("cpu", tiny=True))]
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["attention", "linear_loss", "decode"])
 def test_a_tiny_run_beside_pytorch_if_it_is_there(name, tmp_path):

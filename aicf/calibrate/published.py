@@ -97,7 +97,7 @@ class ModelStep:
                 nn.AdamW(1e-4),
             )
         name, sizes = OTHERS[self.model]
-        made = _example(name)
+        made = example(name)
         length = {"length": self.length} if self.length else {}
         return made.build(batch=self.batch, **length, **sizes), made.loss(), made.optimizer()
 
@@ -106,7 +106,8 @@ def _is_view(region: RegionSpec) -> bool:
     return all(VIEW in schema_of(op.kind).traits for op in region.ops)
 
 
-def _example(name: str) -> Any:
+def example(name: str) -> Any:
+    """The example of this name, as a module: its `build`, `loss` and `optimizer` are a model of published sizes."""
     spec = importlib.util.spec_from_file_location(f"published_{name}", example_folder() / f"{name}.py")
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(module)  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 from ..harness import Suite
 from . import (
     attention,
+    bits,
     convolution,
     convolution_gradients,
     cpu,
@@ -43,6 +44,7 @@ SUITES: dict[str, Suite] = {
         lesson,
         selection,
         regret,
+        bits,
         mlp,
         gpt,
         distributed,

@@ -1,0 +1,140 @@
+"""Rows in batches: whether a row has the bits that it has alone, by `invariant=True` and without it, and what invariance costs.
+
+Models have published widths, two blocks and a small vocabulary. A batch is sampled from a few sequences, which have their results alone as the reference: so
+each row of a batch is a draw of a model, a sequence, a batch and an index. One row with other bits fails the case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import aicf
+from aicf import models, nn
+from aicf.calibrate.published import example
+from aicf.types import i32
+
+from ..harness import Bench, Case, Suite, WrongResult
+from ..results import Row, row
+from ..stats import enough, wall
+from .gemm import mean_ratio
+
+FREE = "aicf, the fastest kernels"
+BATCHES = (1, 2, 3, 17, 64, 257, 1024)
+SEQUENCES, LENGTH, WORDS = 8, 16, 1000
+POLICIES = ("bf16", "f16")
+MADE = {
+    "GPT-2 124M": lambda **sizes: models.GPT2(models.GPT2Config(size=768, heads=12, depth=2, **sizes)),
+    "Llama 1B": lambda **sizes: models.Llama(
+        models.LlamaConfig(
+            size=2048, hidden=8192, heads=32, kv_heads=8, head_size=64, depth=2, tied=True, **sizes
+        )
+    ),
+}
+SMALL = {
+    "small GPT-2": lambda **sizes: models.GPT2(models.GPT2Config(size=64, heads=4, depth=2, **sizes)),
+    "small Llama": lambda **sizes: models.Llama(
+        models.LlamaConfig(size=64, hidden=128, heads=4, kv_heads=2, depth=2, tied=True, **sizes)
+    ),
+}
+TINY_BATCHES = (1, 2, 17)
+MANY = 64  # rows of a product, from which on there is a mean of its own
+TOTALS = tuple(
+    f"invariant models, {what} than {MANY} rows: geometric mean of ratios" for what in ("fewer", "not fewer")
+)
+
+
+def _model(name: str, small: bool) -> nn.Model:
+    if name.endswith("BERT"):
+        sizes = {"width": 64, "heads": 4} if small else {}
+        return example("bert").build(words=WORDS, batch=1, length=LENGTH, depth=2, **sizes)
+    layer = (SMALL if small else MADE)[name](words=WORDS, places=LENGTH)
+    return nn.Model({"tokens": aicf.TensorSpec(("batch", "seq"), i32)}, layer, batch=1, seq=LENGTH)
+
+
+def cases(bench: Bench) -> list[Case]:
+    """Each model in a drawn type; on the CPU in f32."""
+    small = bench.tiny or not bench.on_gpu
+    names = [*(SMALL if small else MADE), "small BERT" if small else "BERT"]
+    names = names[:1] if bench.tiny else names
+    policies = (
+        [str(p) for p in bench.rng.choice(POLICIES, len(names))] if bench.on_gpu else ["f32"] * len(names)
+    )
+    return [
+        Case(
+            f"{name}, {policy}, {LENGTH} tokens",
+            partial(_measure, name, policy, small),
+            20.0 if bench.on_gpu else 0.0,
+        )
+        for name, policy in zip(names, policies)
+    ]
+
+
+def _measure(name: str, policy: str, small: bool, bench: Bench) -> Iterator[Row]:
+    model = _model(name, small)
+    invariant, free = (
+        aicf.compile(model, device=bench.device, policy=policy, invariant=one) for one in (True, False)
+    )
+    sequences = {feed: _sampled(feed, bench.rng) for feed in model.inputs}
+    one = [{feed: x[n : n + 1] for feed, x in sequences.items()} for n in range(SEQUENCES)]
+    alone = {how: [_bits(p, feed)[0] for feed in one] for how, p in (("", invariant), ("free", free))}
+    for size in TINY_BATCHES if bench.tiny else BATCHES:
+        which = bench.rng.integers(0, SEQUENCES, size)
+        batch = {feed: x[which] for feed, x in sequences.items()}
+        other, changed = (
+            _differing(p, batch, which, alone[how]) for how, p in (("", invariant), ("free", free))
+        )
+        if other:
+            raise WrongResult(
+                f"batch {size}: {len(other)} rows have other bits than alone, first index {other[0]} with sequence {which[other[0]]}"
+            )
+        yield _row(f"{name}, {policy}, {size} x {LENGTH} tokens", bench, invariant, free, batch, len(changed))
+
+
+def _sampled(feed: str, rng: np.random.Generator) -> np.ndarray:
+    """Of SEQUENCES: tokens; for BERT also segments, and masks of different lengths."""
+    if feed == "mask":
+        return np.arange(LENGTH) < rng.integers(1, LENGTH + 1, (SEQUENCES, 1))
+    return rng.integers(0, WORDS if feed == "tokens" else 2, (SEQUENCES, LENGTH)).astype(np.int32)
+
+
+def _differing(
+    program: Any, batch: Mapping[str, np.ndarray], which: np.ndarray, alone: list[bytes]
+) -> list[int]:
+    """Indices of rows with other bits than their sequence has alone: run, and replayed."""
+    found = [_bits(program, batch), _bits(program, batch, replay=True)]
+    return [n for n, sequence in enumerate(which) if any(bits[n] != alone[sequence] for bits in found)]
+
+
+def _bits(program: Any, feed: Mapping[str, np.ndarray], replay: bool = False) -> list[bytes]:
+    """Of each row of the first result."""
+    results = (program.replay if replay else program.run)(feed)
+    return [np.ascontiguousarray(x).tobytes() for x in next(iter(results.values())).numpy()]
+
+
+def _row(
+    name: str, bench: Bench, invariant: Any, free: Any, batch: Mapping[str, np.ndarray], changed: int
+) -> Row:
+    sync = bench.lab.sync if bench.on_gpu else lambda: None
+    calls = {"aicf": partial(invariant.replay, batch), FREE: partial(free.replay, batch)}
+    times = bench.compare({side: wall(call, enough(call, 0.01), sync) for side, call in calls.items()}, 9)
+    ours, theirs = (times[side].per(1e-3) for side in ("aicf", FREE))
+    size = len(next(iter(batch.values())))
+    note = f"{size} rows with the bits that they have alone; {changed} have others with the fastest kernels"
+    return row(name, "ms", ours, FREE, theirs, note, invariant.executed)
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """The price: geometric means of ratios to the fastest kernels, by the number of rows of products."""
+    compared = [(int(r["case"].split(", ")[2].split(" x ")[0]) * LENGTH, r) for r in rows if r.get("ratio")]
+    groups = [[r for n, r in compared if n < MANY], [r for n, r in compared if n >= MANY]]
+    return [mean_ratio(name, group) for name, group in zip(TOTALS, groups) if group]
+
+
+SUITE = Suite(
+    "bits", "rows in batches of 1 to 1,024 have the bits that they have alone, and what that costs against the fastest kernels", 90, cases,
+    compared=lambda row: False, headlines=tuple((name, None) for name in TOTALS), summary=summary,
+)  # fmt: skip
