@@ -14,11 +14,12 @@ edited one makes no other's rows old. Rows that don't name their kernels go by "
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -74,6 +75,20 @@ def all_kernels(rows: Iterable[Row]) -> set[str] | None:
     """Of rows that are summed up, unless one of them does not tell."""
     told = [row.get("kernels") for row in rows]
     return None if None in told else {id for ids in told for id in ids or ()}
+
+
+def mean_ratios(groups: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """A row for each group that has ratios: their geometric mean, the number under 0.95, the lowest."""
+    made = []
+    for name, rows in groups.items():
+        if compared := [r for r in rows if r.get("ratio")]:
+            ratios, worst = [r["ratio"] for r in compared], min(compared, key=lambda r: r["ratio"])
+            low = sum(ratio < 0.95 for ratio in ratios)
+            note = f"{len(ratios)} cases, {low} under 0.95, least {worst['ratio']:g}: {worst['case']}, {worst['peer_name']}"
+            mean = Stats(math.exp(math.fsum(map(math.log, ratios)) / len(ratios)), 0.0, len(ratios))
+            case = f"{name}: geometric mean of ratios"
+            made.append(row(case, "ratio", mean, note=note, kernels=all_kernels(compared)))
+    return made
 
 
 def failed(case: str, reason: str) -> Row:

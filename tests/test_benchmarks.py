@@ -454,7 +454,9 @@ def test_weights_are_summed_up_by_rows(request):
     ]  # fmt: skip
     groups = [np.concatenate(list(of.values())), *of.values()]
     found = weights.summary(rows)
-    assert [r["case"] for r in found] == [weights.TOTALS[n] for n in (0, 1, 2, 7)]
+    assert [r["case"] for r in found] == [
+        f"{weights.GROUPS[n]}: geometric mean of ratios" for n in (0, 1, 2, 7)
+    ]
     for made, ratios in zip(found, groups):
         assert made["aicf"] == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-3)
         assert made["note"].startswith(

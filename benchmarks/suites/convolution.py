@@ -3,10 +3,10 @@ first. Without a GPU, small ones of f32 against PyTorch's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from aicf.types import DType, TensorDesc, TensorSpec, bf16, f32
 
 from .. import sides
 from ..harness import Bench, Case, Suite, WrongResult
-from ..results import Row, row
-from ..stats import Stats, enough, wall
+from ..results import Row, mean_ratios, row
+from ..stats import enough, wall
 
 PEER = "cuDNN, channels last"
 TOLERANCE = {bf16: 1e-2, f32: 1e-5}  # of an image, by norms
@@ -128,22 +128,11 @@ def _measure(name: str, of: list[Layer], bench: Bench) -> Iterator[Row]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Of each set of layers the geometric mean of ratios."""
-    made, ratios = [], dict[str, list[float]]()
+    """Of each set of layers."""
+    groups = defaultdict[str, list[Row]](list)
     for one in rows:
-        if one["ratio"]:
-            ratios.setdefault(one["case"].partition(":")[0], []).append(one["ratio"])
-    for name, found in ratios.items():
-        mean = Stats(prod(found) ** (1 / len(found)), 0.0, len(found))
-        made.append(
-            row(
-                f"{name}: geometric mean of ratios",
-                "ratio",
-                mean,
-                note=f"against {PEER}, of {len(found)} layers",
-            )
-        )
-    return made
+        groups[one["case"].partition(":")[0]].append(one)
+    return mean_ratios(groups)
 
 
 def _on_gpu(layer: Layer, bench: Bench) -> Row:
@@ -164,6 +153,12 @@ def _on_gpu(layer: Layer, bench: Bench) -> Row:
         check(layer, what, made[-1:].double().cpu().numpy(), want)
         if not bool(torch.isfinite(made).all()):
             raise WrongResult(f"{what}, {layer}: elements are not finite")
+    return compared(layer, bench, bound, theirs)
+
+
+def compared(layer: Layer, bench: Bench, bound: sides.BoundOp, theirs: Callable[[], Any]) -> Row:
+    """Graphs of aicf's kernel and of PyTorch's, in turn."""
+    lab = bench.lab
     sides_of = {"aicf": bound.call, PEER: theirs}
     count = {side: enough(call, SAMPLE_S, CALLS, lab.sync) for side, call in sides_of.items()}
     graph = lab.aicf_graph([bound.call] * count["aicf"])

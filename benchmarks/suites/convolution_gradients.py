@@ -19,7 +19,7 @@ from .. import sides
 from ..harness import Bench, Case, Suite
 from ..results import Row, row
 from ..stats import enough, wall
-from .convolution import CALLS, PEER, RESNET, SAMPLE_S, UNET, Layer, check, summary
+from .convolution import PEER, RESNET, UNET, Layer, check, compared, summary
 from .convolution import layers as forward_layers
 
 WEIGHT, DATA = "weight", "data"
@@ -118,14 +118,7 @@ def _on_gpu(layer: Layer, kind: str, bench: Bench) -> Row:
     for what, got in (("aicf", result), (PEER, theirs().permute(0, 2, 3, 1))):
         check(layer, f"{what}, {kind} gradient", got.double().cpu().numpy(), want)
     del want
-    sides_of = {"aicf": bound.call, PEER: theirs}
-    count = {side: enough(call, SAMPLE_S, CALLS, lab.sync) for side, call in sides_of.items()}
-    graph = lab.aicf_graph([bound.call] * count["aicf"])
-    captured = lab.torch_graph(lambda: [theirs() for _ in range(count[PEER])])
-    lab.warm(layer.flops, [bound.call, theirs])
-    samples = {"aicf": lab.device_time(graph, count["aicf"]), PEER: lab.device_time(captured, count[PEER])}
-    speed = {side: t.rate(layer.flops / 1e12) for side, t in bench.compare(samples, 9).items()}
-    return row(str(layer), "TFLOP/s", speed["aicf"], PEER, speed[PEER], bound.kernel_id)
+    return compared(layer, bench, bound, theirs)
 
 
 def _on_host(layer: Layer, kind: str, bench: Bench) -> Row:

@@ -10,13 +10,13 @@ import gc
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import prod
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ..harness import Bench, Case, NotHere, Suite, WrongResult
-from ..results import Row, all_kernels, failed, row
-from ..stats import Stats, enough, nothing, wall
+from ..results import Row, failed, mean_ratios, row
+from ..stats import enough, nothing, wall
 from ..torch_models import GPT2, LLAMA, MODELS, SMALL, Brought, inference, training
 from ..torch_trainer import COMPILED, EAGER
 from . import startup
@@ -314,25 +314,12 @@ def _first_step(key: str, bench: Bench) -> Iterator[Row]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """For each kind of case the geometric mean of the ratios to a peer."""
-    made = []
-    for what in (INFERENCE, TRAINING):
-        for peer in (EAGER, COMPILED, TUNED, ORT):
-            found = [r for r in rows if f", {what}, " in r["case"] and r["peer_name"] == peer and r["ratio"]]
-            if found:
-                mean = prod(r["ratio"] for r in found) ** (1 / len(found))
-                note = f"against {peer}, of {len(found)} models"
-                stats = Stats(mean, 0.0, len(found))
-                made.append(
-                    row(
-                        f"{what}: geometric mean of ratios, {peer}",
-                        "ratio",
-                        stats,
-                        note=note,
-                        kernels=all_kernels(found),
-                    )
-                )
-    return made
+    """Of each kind of case, for each peer."""
+    pairs = product((INFERENCE, TRAINING), (EAGER, COMPILED, TUNED, ORT))
+    return mean_ratios({
+        f"{what}, against {peer}": [r for r in rows if f", {what}, " in r["case"] and r["peer_name"] == peer]
+        for what, peer in pairs
+    })  # fmt: skip
 
 
 SUITE = Suite(

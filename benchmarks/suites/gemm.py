@@ -17,7 +17,7 @@ from aicf.types import DType, TensorDesc, TensorSpec, bf16, f8e4m3, f16, f32
 
 from .. import sides
 from ..harness import Bench, Case, NotHere, Suite
-from ..results import Row, all_kernels, row
+from ..results import Row, mean_ratios, row
 from ..stats import Stats
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -271,22 +271,12 @@ def device_times(
     return bench.compare({name: lab.device_time(g, each, cold=True) for name, g in graphs.items()})
 
 
-def mean_ratio(case: str, rows: Sequence[Row]) -> Row:
-    """The geometric mean of ratios, with the number under 0.95 and the lowest."""
-    ratios, worst = [r["ratio"] for r in rows], min(rows, key=lambda r: r["ratio"])
-    low = sum(ratio < 0.95 for ratio in ratios)
-    note = f"{len(rows)} cases, {low} under 0.95, least {worst['ratio']:g}: {worst['case']}, {worst['peer_name']}"
-    mean = Stats(prod(ratios) ** (1 / len(rows)), 0.0, len(rows))
-    return row(case, "ratio", mean, note=note, kernels=all_kernels(rows))
-
-
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Of halves and of the rest."""
-    compared = [r for r in rows if r["case"].startswith("gemm ") and r.get("ratio")]
+    compared = [r for r in rows if r["case"].startswith("gemm ")]
     halves = [r for r in compared if r["case"].split()[1] in ("f16", "bf16") and " of " not in r["case"]]
     others = [r for r in compared if r not in halves]
-    groups = {"halves": halves, "batches, words and bytes": others}
-    return [mean_ratio(f"gemm of {what}: geometric mean of ratios", g) for what, g in groups.items() if g]
+    return mean_ratios({"gemm of halves": halves, "gemm of batches, words and bytes": others})
 
 
 def tables(rows: Sequence[Row]) -> dict[str, list[str]]:

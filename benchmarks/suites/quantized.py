@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 from aicf.device.spec import DeviceSpec
@@ -16,8 +15,7 @@ from aicf.types import TensorDesc, TensorSpec, bf16, f32, i8, u8
 
 from .. import sides
 from ..harness import Bench, Case, NotHere, Suite
-from ..results import Row, all_kernels, failed, row
-from ..stats import Stats
+from ..results import Row, failed, mean_ratios, row
 from .gemm import device_times
 
 WHOLE = "_int_mm"
@@ -276,24 +274,9 @@ def _chosen(p: Whole | Coded, device: DeviceSpec) -> list[sides.Kernel]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """The geometric mean of all ratios beside each peer, and the least."""
-    made = []
-    for peer in (WHOLE, *PEERS.values(), HALVES):
-        found = [r for r in rows if r.get("peer_name") == peer and r.get("ratio")]
-        if found:
-            mean = prod(r["ratio"] for r in found) ** (1 / len(found))
-            worst = min(found, key=lambda r: r["ratio"])
-            note = f"least {worst['ratio']:g}, {worst['case']}"
-            made.append(
-                row(
-                    f"beside {peer}: geometric mean of ratios",
-                    "ratio",
-                    Stats(mean, 0.0, len(found)),
-                    note=note,
-                    kernels=all_kernels(found),
-                )
-            )
-    return made
+    """Of all cases with each peer."""
+    peers = (WHOLE, *PEERS.values(), HALVES)
+    return mean_ratios({f"against {peer}": [r for r in rows if r.get("peer_name") == peer] for peer in peers})
 
 
 SUITE = Suite(

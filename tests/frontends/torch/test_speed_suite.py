@@ -68,9 +68,9 @@ def test_the_means_are_of_the_ratios_to_each_peer():
     rows += [row("training step", "torch.compile", 3.0), row("inference", "torch eager", 4.0)]
     found = {made["case"]: made["aicf"] for made in frontends.summary(rows)}
     assert found == {
-        "inference: geometric mean of ratios, torch.compile": 1.0,
-        "inference: geometric mean of ratios, torch eager": 4.0,
-        "training step: geometric mean of ratios, torch.compile": 3.0,
+        "inference, against torch.compile: geometric mean of ratios": 1.0,
+        "inference, against torch eager: geometric mean of ratios": 4.0,
+        "training step, against torch.compile: geometric mean of ratios": 3.0,
     }
 
 
