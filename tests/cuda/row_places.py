@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from kernel_cases import Case, Operands, attention, desc, fused, gemm, operands_for, softmax
+from kernel_cases import Case, Operands, attention, desc, fused, gemm, operands_for, region, softmax
 
 from aicf.device.spec import DeviceSpec
 from aicf.dispatch import default_registry
@@ -89,6 +89,31 @@ def drawn_rows(draw: np.random.Generator) -> OverRows:
         return attention((rows, heads, queries, 8 * d), (rows, heads, keys, 8 * d), dtype=f16, causal=causal)
 
     return OverRows(attend, {0: 0, 1: 0, 2: 0}, f"attention {heads}x{queries}x{keys}x{8 * d} causal={causal}")
+
+
+def drawn_op_of_rows(draw: np.random.Generator) -> OverRows:
+    """One op: a softmax, a norm or a mean of rows of any length; or attention."""
+    which, dtype = int(draw.integers(4)), (f16, f32)[draw.integers(2)]
+    length = int(2 ** draw.uniform(1, 13))
+    length = 8 * max(1, length // 8) if draw.random() < 0.7 else length
+    w, name = desc((length,), dtype), f"{dtype} {length}"
+    if which == 0:
+        return OverRows(
+            lambda n: region("softmax", desc((n, length), dtype), axis=1), {0: 0}, f"softmax {name}"
+        )
+    if which == 1:
+        return OverRows(
+            lambda n: region("layer_norm", desc((n, length), dtype), w, w), {0: 0}, f"layer_norm {name}"
+        )
+    if which == 2:
+        return OverRows(
+            lambda n: region("reduce_mean", desc((n, length), dtype), axes=(1,)), {0: 0}, f"mean {name}"
+        )
+    heads, queries, d = int(draw.integers(1, 4)), int(draw.integers(1, 150)), 8 * int(draw.integers(1, 9))
+    shape = heads, queries, d
+    return OverRows(
+        lambda n: attention((n, *shape), (n, *shape), dtype=f16), {0: 0, 1: 0, 2: 0}, f"attention {shape}"
+    )
 
 
 # --- what is compared -------------------------------------------------------------------------------------------------

@@ -9,7 +9,17 @@ import pytest
 from draws.seeds import rng
 from kernel_cases import VARIANTS, Case, Operands, gemm
 from machines.on_host import OnHost
-from row_places import OverRows, classes, declaring, differing, drawn_gemm, drawn_rows, invariant, strict
+from row_places import (
+    OverRows,
+    classes,
+    declaring,
+    differing,
+    drawn_gemm,
+    drawn_op_of_rows,
+    drawn_rows,
+    invariant,
+    strict,
+)
 from test_fused_maps import TINY
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 
@@ -57,6 +67,7 @@ def test_a_class_does_not_depend_on_the_number_of_rows_or_multiprocessors(reques
     for n in range(60):
         rows = drawn_gemm(draw, KINDS[n % 6]) if n % 3 else drawn_rows(draw)
         rows = (invariant, strict, lambda rows: rows, lambda rows: rows)[draw.integers(4)](rows)
+        rows = invariant(drawn_op_of_rows(draw)) if n % 5 == 4 else rows
         found: dict[str, set] = {}
         for count in (1, 2, 5, 64, 300, 4096):
             region = rows.make(count)

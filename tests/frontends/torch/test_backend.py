@@ -455,7 +455,7 @@ def test_kernels_that_keep_no_order_need_an_option_that_pytorchs_setting_overrul
     cpu = torch.device("cpu")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
     assert part.target(cpu).selector.required == {"deterministic"}
-    assert part.target(cpu, False).selector.required == frozenset()
+    assert part.target(cpu, part.Numerics(deterministic=False)).selector.required == frozenset()
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert part.target(cpu, False).selector.required == {"deterministic"}
+    assert part.target(cpu, part.Numerics(deterministic=False)).selector.required == {"deterministic"}
     assert _checked({}, None)["deterministic"] is True
