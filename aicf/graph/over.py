@@ -57,11 +57,16 @@ def explain_over(
     rounding = rounding_of(numerics, invariant, mode)
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, *rounding)
 
-    def make(size: int) -> tuple[float, Sequence[Region]]:
+    free = selector.like(strict=False, invariant=False) if invariant else None
+
+    def run_of(size: int, selector: Selector) -> tuple[float, Sequence[Region]]:
         made = compile_graph(recipe, {**model.sizes, dim: size}, selector, beam=beam, hoist=hoist)
         run = [region for region, step in zip(made.regions, made.plan.steps) if step.kernel_id]
         selector.trim()
         return math.fsum(region.selection.chosen.us for region in run), run
+
+    def make(size: int) -> tuple[float, Sequence[Region], float | None]:
+        return *run_of(size, selector), None if free is None else run_of(size, free)[0]
 
     asked = PlansBySize(make)
     if through:

@@ -265,6 +265,19 @@ def test_the_price_is_the_ratio_of_predictions(request):
     assert "price     +" in str(made.region(dearest)) and "numerics  " in str(made.region(dearest))
 
 
+def test_sweeps_have_both_times(request):
+    """At each size that was made: the time, and that without invariant rows, as explanations have them."""
+    size = int(rng(request.node.nodeid).integers(2, 60))
+    swept = aicf.explain_over(gpt2(1), "h200", [1, size], policy="bf16", invariant=True)
+    for point in swept.to_json()["points"]:
+        one = aicf.explain_for(gpt2(point["size"]), "h200", policy="bf16", invariant=True).to_json()["price"]
+        assert [point["us"], point["free_us"]] == pytest.approx([one["us"], one["free_us"]])
+    told = str(swept)
+    assert "price" in told and "· without invariant rows" in told and "without invariant rows" in swept.svg()
+    plain = aicf.explain_over(gpt2(1), "h200", [1, size], policy="bf16")
+    assert "invariant" not in str(plain) and "free_us" not in plain.to_json()["points"][0]
+
+
 # --- where it is said -----------------------------------------------------------------------------------------------------
 
 

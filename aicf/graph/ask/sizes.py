@@ -24,11 +24,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class SizedPlan:
-    """What was chosen at one size, and how long a run is predicted to take."""
+    """What was chosen at one size, and how long a run is predicted to take; `free_us`: without invariant rows, where the plan has them."""
 
     size: int
     us: float
     regions: tuple[Chosen, ...]
+    free_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class SizeRange:
 class PlansBySize:
     """Plans by size, each made once."""
 
-    make: Callable[[int], tuple[float, Sequence[Region]]]
+    make: Callable[[int], tuple[float, Sequence[Region], float | None]]
     plans: dict[int, SizedPlan] = field(default_factory=dict)
 
     def at(self, size: int) -> SizedPlan:
         if size not in self.plans:
-            us, regions = self.make(size)
+            us, regions, free_us = self.make(size)
             chosen = tuple(Chosen(tuple(op.kind.name for op in r.spec.ops), r.kernel_id) for r in regions)
-            self.plans[size] = SizedPlan(size, us, chosen)
+            self.plans[size] = SizedPlan(size, us, chosen, free_us)
         return self.plans[size]
 
     def same(self, one: int, other: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,6 +15,7 @@ from rich.text import Text
 from ...pages.markup import Html, joined, svg, tag
 from ...pages.notebook import InNotebook, drawing, headline, output, ruled
 from ...printing import Printed
+from ...registry.invariant import percent
 from ...registry.measured import counted
 from ...registry.trace import microseconds
 from ...text import printable
@@ -81,28 +82,45 @@ class Sweep(InNotebook, Printed):
 
     def _table(self) -> Table:
         made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for head in (self.dimension, "predicted", "us each", "kernels that change"):
+        for head in (self.dimension, "predicted", *self._price_head, "us each", "kernels that change"):
             made.add_column(head, overflow="fold")
-        for sizes, took, each, told in self._rows():
-            made.add_row(sizes, took, each, Text("\n".join(told)))
+        for (sizes, took, each, told), price in zip(self._rows(), self._prices()):
+            made.add_row(sizes, took, *price, each, Text("\n".join(told)))
         return made
+
+    @property
+    def _is_priced(self) -> bool:
+        return any(p.free_us is not None for p in self.points)
+
+    @property
+    def _price_head(self) -> list[str]:
+        return ["price"] if self._is_priced else []
+
+    def _prices(self) -> list[list[str]]:
+        """Of each range, what invariant rows cost at both ends; nothing where there are none."""
+        found = []
+        for r in self.ranges:
+            ends = [p for p in (r.first, r.last) if p.free_us]
+            told = dict.fromkeys(percent(p.us / p.free_us) for p in ends if p.free_us)
+            found.append([" to ".join(told)] if self._is_priced else [])
+        return found
 
     # --- plots --------------------------------------------------------------------------------------------------------
 
     def _scale(self) -> tuple[float, float, float, float]:
-        xs, ys = [p.size for p in self.points], [p.us for p in self.points]
+        xs, ys = [p.size for p in self.points], [us for p in self.points for us in (p.us, p.free_us) if us]
         return math.log(min(xs)), math.log(max(xs)), math.log(min(ys)), math.log(max(ys))
 
-    def _us_at(self, log_size: float) -> float:
-        """The logarithm of the time, interpolated between the plans that were made."""
-        logs = [(math.log(p.size), math.log(p.us)) for p in self.points]
+    def _us_at(self, log_size: float, free: bool = False) -> float:
+        """The logarithm of the time, interpolated between the plans that were made; `free`: without invariant rows."""
+        logs = [(math.log(p.size), math.log(p.free_us if free and p.free_us else p.us)) for p in self.points]
         for (x, y), (x2, y2) in pairwise(logs):
             if x <= log_size <= x2:
                 return y + (y2 - y) * (log_size - x) / (x2 - x)
         return logs[0][1] if log_size < logs[0][0] else logs[-1][1]
 
     def _plot(self) -> list[Text]:
-        """Both axes logarithmic; `┆` marks the sizes at which the plan changes."""
+        """Both axes logarithmic; `┆` marks the sizes at which the plan changes, `·` the time without invariant rows."""
         if len(self.points) < 2:
             return []
         x0, x1, y0, y1 = self._scale()
@@ -111,16 +129,17 @@ class Sweep(InNotebook, Printed):
             column = round((math.log(size) - x0) / (x1 - x0) * (COLUMNS - 1))
             for row in grid:
                 row[column] = "┆"
-        for column in range(COLUMNS):
-            y = self._us_at(x0 + (x1 - x0) * column / (COLUMNS - 1))
+        for column, free in product(range(COLUMNS), (True, False) if self._is_priced else (False,)):
+            y = self._us_at(x0 + (x1 - x0) * column / (COLUMNS - 1), free)
             point = round((y - y0) / (y1 - y0) * (2 * ROWS - 1)) if y1 > y0 else 0
-            grid[ROWS - 1 - point // 2][column] = "▀" if point % 2 else "▄"
+            grid[ROWS - 1 - point // 2][column] = "·" if free else "▀" if point % 2 else "▄"
         top, bottom = microseconds(math.exp(y1)), microseconds(math.exp(y0))
         labels = [top, *[""] * (ROWS - 2), bottom]
         width = max(map(len, labels))
         lines = [
             Text(
-                f"\n{'':>{width}}  time over {self.dimension}, both logarithmic; ┆ another plan begins",
+                f"\n{'':>{width}}  time over {self.dimension}, both logarithmic; ┆ another plan begins"
+                + "; · without invariant rows" * self._is_priced,
                 style="dim",
             )
         ]
@@ -133,9 +152,13 @@ class Sweep(InNotebook, Printed):
         return lines
 
     def _repr_html_(self) -> str:
-        rows = [(sizes, took, each, joined(told, tag("br"))) for sizes, took, each, told in self._rows()]
-        heads = self.dimension, "predicted", "us each", "kernels that change"
-        return output(headline(self._head()), drawing(self.svg()), ruled((heads, rows, frozenset({1, 2}))))
+        rows = [
+            (sizes, took, *price, each, joined(told, tag("br")))
+            for (sizes, took, each, told), price in zip(self._rows(), self._prices())
+        ]
+        heads = self.dimension, "predicted", *self._price_head, "us each", "kernels that change"
+        right = frozenset(range(1, len(heads) - 1))
+        return output(headline(self._head()), drawing(self.svg()), ruled((heads, rows, right)))
 
     def svg(self) -> Html:
         """The plot as a drawing."""
@@ -147,10 +170,17 @@ class Sweep(InNotebook, Printed):
             return LEFT + x, HEIGHT - 30 - y
 
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(p.size, p.us) for p in self.points))
+        free = " ".join(
+            f"{x:.1f},{y:.1f}" for x, y in (at(p.size, p.free_us) for p in self.points if p.free_us)
+        )
         shapes: list[Html] = [
             tag("path", d=f"M{LEFT:g} 15V{HEIGHT - 30:g}H{WIDTH - 10:g}", fill="none", stroke="currentColor", stroke_opacity=".5"),
             tag("path", d=f"M{line.replace(' ', 'L')}", fill="none", stroke="#2f7fd6", stroke_width="2"),
         ]  # fmt: skip
+        if free:
+            label = tag("title", "without invariant rows")
+            drawn = tag("path", d=f"M{free.replace(' ', 'L')}", fill="none", stroke="#888888", stroke_dasharray="4 3")
+            shapes.append(tag("g", label, drawn))
         for size in self.switches:
             x, _ = at(size, math.exp(y0))
             told = f"another plan from {size:,}"
@@ -193,7 +223,10 @@ class Sweep(InNotebook, Printed):
                 }
                 for r in self.ranges
             ],
-            "points": [{"size": p.size, "us": p.us} for p in self.points],
+            "points": [
+                {"size": p.size, "us": p.us, **({} if p.free_us is None else {"free_us": p.free_us})}
+                for p in self.points
+            ],
         }  # fmt: skip
 
 

@@ -1,0 +1,77 @@
+"""What invariant rows are predicted to cost: published models with two blocks, by the number of rows, as a table in Markdown.
+
+python tools/invariant_price.py --device h200 --policy bf16
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+
+import aicf
+from aicf.calibrate.published import ModelStep
+
+MODELS = "GPT-2", "Llama 3.2 1B", "BERT base"
+ROWS = 1, 3, 17, 64, 257, 1024, 4096
+MANY = 64  # rows from which on there is a mean of its own
+LENGTH = 128  # tokens of a sequence, where there are as many
+
+
+def explained(model: str, rows: int, device: str, policy: str) -> aicf.Explanation:
+    """The plan with so many rows: sequences of LENGTH tokens, or of as many as there are."""
+    length = min(rows, LENGTH)
+    layers, _, _ = ModelStep(model, "infer", policy, max(1, rows // length), length)._built()
+    return aicf.explain_for(layers, device, policy=policy, invariant=True)
+
+
+def ratios(model: str, rows: int, device: str, policy: str) -> tuple[float, list[float]]:
+    """(of the plan, of each product in it)."""
+    made = explained(model, rows, device, policy)
+    assert made.price is not None
+    products = [r for r in made.regions if r.spec.ops[0].kind.name == "gemm"]
+    return made.price.ratio, [r.selection.free.ratio for r in products if r.selection.free is not None]
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.0f} %"
+
+
+def table(device: str, policy: str) -> Iterator[str]:
+    few = [n for n, rows in enumerate(ROWS) if rows < MANY]
+    yield f"| {policy} on {device} | " + " | ".join(f"{rows:,}" for rows in ROWS) + f" | below {MANY} | from {MANY} on |"
+    yield "|---" * (len(ROWS) + 3) + "|"
+    products: list[list[float]] = [[] for _ in ROWS]
+    plans: list[list[float]] = [[] for _ in ROWS]
+    for model in MODELS:
+        for n, rows in enumerate(ROWS):
+            plan, each = ratios(model, rows, device, policy)
+            plans[n].append(plan)
+            products[n] += each
+        yield _line(model, [column[-1:] for column in plans], few)
+    yield _line("all plans, geometric mean", plans, few)
+    yield _line("all products, geometric mean", products, few)
+
+
+def _line(name: str, columns: Sequence[Sequence[float]], few: Sequence[int]) -> str:
+    """Means of each number of rows, and over those below MANY and the others."""
+    each = [percent(mean(column)) for column in columns]
+    halves = [[x for n, column in enumerate(columns) if (n in few) is low for x in column] for low in (True, False)]
+    return f"| {name} | " + " | ".join(each) + " | " + " | ".join(percent(mean(half)) for half in halves) + " |"
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ask.add_argument("--device", default="h200", help="a preset")
+    ask.add_argument("--policy", default="bf16", help="bf16, f16 or f32")
+    args = ask.parse_args()
+    for line in table(args.device, args.policy):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
