@@ -161,7 +161,7 @@ def _compiled(
             made = cut(graph, said, Numerics(asked["deterministic"], strict, invariant), whole)
     reports.add(said)
     if whole:
-        refuse_left(said)
+        refuse_left(said, invariant)
     return make_boxed_func(made.forward)
 
 

@@ -21,6 +21,7 @@ from .report import FASTER, RANDOM, TOO_SMALL, GraphReport
 from .rules import HEAVY, SLOWER, STRIDES, VIEWS, rules
 from .types import Unsupported, is_dense
 
+INVARIANT_ALONE = "without invariant=True any kernel takes it, or PyTorch runs it between parts of aicf: its rows may then depend on their number"
 MOST_TOLD = 9  # ops that a refusal names beside the first
 WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
 
@@ -198,8 +199,8 @@ def target_of(targets: dict[Node, Target], device: torch.device) -> Target:
     return next(t for n, t in targets.items() if _device_of(n) == device)
 
 
-def refuse_left(report: GraphReport) -> None:
-    """fallback="error": VerifyError for the first op that PyTorch would run, with the others."""
+def refuse_left(report: GraphReport, invariant: bool = False) -> None:
+    """fallback="error", or `invariant` rows: VerifyError for the first op that PyTorch would run, with the others."""
     if not report.left:
         return
     (op, why), count = next(iter(report.left.items()))
@@ -209,7 +210,7 @@ def refuse_left(report: GraphReport) -> None:
         details=[f"also {other}, {_times(n)}: {reason}" for (other, reason), n in others[:MOST_TOLD]]
         + [f"and {len(others) - MOST_TOLD} more"] * (len(others) > MOST_TOLD),
         where=report.first.get((op, why)), got=why, expected="ops that aicf takes, alone",
-        hint='options={"fallback": "eager"}, the default, runs it in PyTorch between parts of aicf',
+        hint=INVARIANT_ALONE if invariant else 'options={"fallback": "eager"}, the default, runs it in PyTorch between parts of aicf',
     )  # fmt: skip
 
 

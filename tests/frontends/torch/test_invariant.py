@@ -1,0 +1,56 @@
+"""torch.compile with invariant rows: forward passes have a row's bits in every batch, also in training; what contradicts it is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from draws.seeds import rng
+
+import aicf.torch
+from aicf.errors import VerifyError
+
+OPTIONS = {"invariant": True}
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self, size: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.norm, self.up = torch.nn.LayerNorm(size), torch.nn.Linear(size, hidden)
+        self.down = torch.nn.Linear(hidden, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.down(torch.nn.functional.gelu(self.up(self.norm(x)))), -1)
+
+
+@pytest.mark.spec("A15")
+@pytest.mark.parametrize("trains", (False, True))
+def test_rows_have_equal_bits_in_every_batch(trains, request):
+    """A drawn network; PyTorch's eager mode is the oracle of values and gradients."""
+    draw = rng(request.node.nodeid)
+    torch.manual_seed(int(draw.integers(2**31)))
+    model = Classifier(*(int(draw.integers(5, 60)) for _ in range(3)))
+    compiled = torch.compile(model, backend="aicf", options=OPTIONS, dynamic=False)
+    x = torch.randn(23, model.up.in_features)
+    with torch.set_grad_enabled(trains):
+        every = compiled(x)
+        for count in (1, 2, int(draw.integers(3, 20))):
+            rows = torch.from_numpy(draw.integers(0, 23, count))
+            assert compiled(x[rows].clone()).detach().numpy().tobytes() == every[rows].detach().numpy().tobytes()
+    torch.testing.assert_close(every, model(x), rtol=1e-4, atol=1e-5)
+    if trains:
+        every.square().sum().backward()
+        got = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        model(x).square().sum().backward()
+        for one, p in zip(got, model.parameters()):
+            torch.testing.assert_close(one, p.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_what_contradicts_it_is_refused():
+    model = Classifier(8, 8, 8)
+    for more in ({"numerics": "fused"}, {"fallback": "eager"}):
+        with pytest.raises((VerifyError, torch._dynamo.exc.BackendCompilerFailed), match="invariant=True with"):
+            torch.compile(model, backend="aicf", options=OPTIONS | more)(torch.randn(2, 8))
+    convolution = torch.nn.Conv2d(2, 3, 3)
+    with pytest.raises(Exception, match="without invariant=True"):
+        torch.compile(convolution, backend="aicf", options=OPTIONS)(torch.randn(1, 2, 8, 8))
