@@ -18,9 +18,8 @@ from aicf.calibrate.published import example
 from aicf.types import i32
 
 from ..harness import Bench, Case, Suite, WrongResult
-from ..results import Row, row
+from ..results import Row, mean_ratios, row
 from ..stats import enough, wall
-from .gemm import mean_ratio
 
 FREE = "aicf, the fastest kernels"
 BATCHES = (1, 2, 3, 17, 64, 257, 1024)
@@ -42,9 +41,7 @@ SMALL = {
 }
 TINY_BATCHES = (1, 2, 17)
 MANY = 64  # rows of a product, from which on there is a mean of its own
-TOTALS = tuple(
-    f"invariant models, {what} than {MANY} rows: geometric mean of ratios" for what in ("fewer", "not fewer")
-)
+GROUPS = tuple(f"invariant models, {what} than {MANY} rows" for what in ("fewer", "not fewer"))
 
 
 def _model(name: str, small: bool) -> nn.Model:
@@ -131,10 +128,10 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     """The price: geometric means of ratios to the fastest kernels, by the number of rows of products."""
     compared = [(int(r["case"].split(", ")[2].split(" x ")[0]) * LENGTH, r) for r in rows if r.get("ratio")]
     groups = [[r for n, r in compared if n < MANY], [r for n, r in compared if n >= MANY]]
-    return [mean_ratio(name, group) for name, group in zip(TOTALS, groups) if group]
+    return mean_ratios(dict(zip(GROUPS, groups)))
 
 
 SUITE = Suite(
     "bits", "rows in batches of 1 to 1,024 have the bits that they have alone, and what that costs against the fastest kernels", 90, cases,
-    compared=lambda row: False, headlines=tuple((name, None) for name in TOTALS), summary=summary,
+    compared=lambda row: False, headlines=tuple((f"{name}: geometric mean of ratios", None) for name in GROUPS), summary=summary,
 )  # fmt: skip
