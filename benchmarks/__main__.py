@@ -14,10 +14,10 @@ COMMANDS = ("list", "report", "kernels-hash")
 
 
 def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(f"{text!r}: expected I/N with I from 1 to N, such as 2/4")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _seconds(text: str) -> float:
@@ -30,43 +30,45 @@ def _seconds(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parsing = argparse.ArgumentParser(
         "python -m benchmarks",
         description="Measure aicf against its peers. Each case is verified first; exit code 1 if one fails.",
         epilog="list: the suites · report: write docs/results/ and the tables in other documents · kernels-hash: of today's aicf/cuda_kernels",
     )
-    made.add_argument(
+    parsing.add_argument(
         "names", nargs="+", metavar="NAME", help="suites, or all; or one of " + ", ".join(COMMANDS)
     )
-    made.add_argument("--device", default="cuda", help="cuda (the default), cuda:N or cpu")
-    made.add_argument("--budget", type=_seconds, metavar="SECONDS", help="for each suite, instead of its own")
-    made.add_argument(
+    parsing.add_argument("--device", default="cuda", help="cuda (the default), cuda:N or cpu")
+    parsing.add_argument(
+        "--budget", type=_seconds, metavar="SECONDS", help="for each suite, instead of its own"
+    )
+    parsing.add_argument(
         "--shard", type=_shard, default=(1, 1), metavar="I/N", help="every N-th case, from the I-th"
     )
-    made.add_argument(
+    parsing.add_argument(
         "--out", type=Path, default=results.RESULTS, metavar="DIR", help="of the results: DIR/<gpu>/NAME.json"
     )
-    made.add_argument(
+    parsing.add_argument(
         "--only", default="", metavar="TEXT", help="cases with TEXT in their name; printed, not written"
     )
-    made.add_argument(
+    parsing.add_argument(
         "--draw",
         metavar="WORDS",
         help="seed of the cases that a suite draws: today's date, or that of earlier results, to repeat them",
     )
-    made.add_argument(
+    parsing.add_argument(
         "--tiny", action="store_true", help="small and quick, to try it out; no report counts it"
     )
-    return made
+    return parsing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    made = parser()
-    args = made.parse_args(argv)
+    parsing = parser()
+    args = parsing.parse_args(argv)
     if args.names[0] in COMMANDS:
         if len(args.names) > 1:
-            made.error(f"{args.names[0]} stands alone")
+            parsing.error(f"{args.names[0]} stands alone")
         return {"list": _list, "report": lambda: _report(args.out), "kernels-hash": _hash}[args.names[0]]()
     from aicf.device.runtime import cuda_missing
 
@@ -74,11 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     names = list(SUITES) if args.names == ["all"] else args.names
     if unknown := [n for n in names if n not in SUITES]:
-        made.error(f"no suite is called {unknown[0]!r}; there are {', '.join(SUITES)}")
+        parsing.error(f"no suite is called {unknown[0]!r}; there are {', '.join(SUITES)}")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", args.device):
-        made.error(f"no device is called {args.device!r}: cpu, cuda or cuda:N")
+        parsing.error(f"no device is called {args.device!r}: cpu, cuda or cuda:N")
     if args.device != "cpu" and (missing := cuda_missing()):
-        made.error(f"{args.device} can't be used: {missing}")
+        parsing.error(f"{args.device} can't be used: {missing}")
     suites = [SUITES[n] for n in names]
     return harness.run(
         suites, args.device, args.out, args.budget, args.shard, args.tiny, args.only, args.draw
@@ -95,13 +97,13 @@ def _list() -> int:
 
 def _report(out: Path) -> int:
     for path in sorted(out.glob("*/*.shard-1-of-*.json")):
-        if (whole := results.join(path)) != path:
-            print(f"parts joined: {whole}")
-    found = report.written(out)
-    for path in report.leftovers(found):
+        if (joined := results.join(path)) != path:
+            print(f"parts joined: {joined}")
+    documents = report.written(out)
+    for path in report.leftovers(documents):
         path.unlink()
         print(f"removed: {path}")
-    for path, text in found.items():
+    for path, text in documents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="\n")

@@ -100,7 +100,7 @@ class Lab:
                 call()
         self.sync()
 
-    def turns(self, flops: float, nbytes: int) -> list[int]:
+    def launch_sets(self, flops: float, nbytes: int) -> list[int]:
         """For each launch of a graph of products the number of its set of operands."""
         launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / flops)))
         count = self.sets(nbytes, launches)

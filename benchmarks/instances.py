@@ -27,10 +27,10 @@ class Instance:
     def region(self, device: str) -> RegionSpec:
         """All ops as one region, in the order of their emission."""
         builder = Builder()
-        made = self.emit(GraphEmitter(builder, device))
-        kept = {v.vid for v in (made if isinstance(made, tuple) else (made,))}
+        results = self.emit(GraphEmitter(builder, device))
+        outputs = {v.vid for v in (results if isinstance(results, tuple) else (results,))}
         number: dict[int, int] = {}
-        ops, own = [], set()
+        ops, inner = [], set()
         for op in builder.graph.ops:
             if (
                 schema_of(op.kind).name == "check_labels"
@@ -41,13 +41,13 @@ class Instance:
                 for vids in (op.inputs, op.outputs)
             )
             ops.append(RegionOp(OpKind(op.kind), schema_of(op.kind).pack(op.attrs), ins, outs))
-            own.update(outs)
+            inner.update(outs)
         descs = [TensorDesc.dense(builder.graph.values[v].spec) for v in number]
         if self.shift:
             descs = [replace(d, alignment=self.shift * d.dtype.itemsize) for d in descs]
         return RegionSpec(
-            tuple(ops), tuple(descs), tuple(n for n in number.values() if n not in own),
-            tuple(n for v, n in number.items() if v in kept),
+            tuple(ops), tuple(descs), tuple(n for n in number.values() if n not in inner),
+            tuple(n for v, n in number.items() if v in outputs),
         )  # fmt: skip
 
 
@@ -110,25 +110,25 @@ def _products(dtype: DType) -> Iterator[Instance]:
 
 
 def _map(program: str, shape: tuple[int, ...], dtype: DType, ctx: GraphEmitter) -> Any:
-    def given(name: str) -> Any:
+    def tensor(name: str) -> Any:
         return ctx.input(name, shape, dtype)
 
     if program == "add":
-        return ctx.add(given("x"), given("y"))
+        return ctx.add(tensor("x"), tensor("y"))
     if program == "gelu":
-        return ctx.gelu(given("x"))
+        return ctx.gelu(tensor("x"))
     if program == "mul, add, relu":
-        return ctx.relu(ctx.add(ctx.mul(given("x"), given("y")), given("z")))
+        return ctx.relu(ctx.add(ctx.mul(tensor("x"), tensor("y")), tensor("z")))
     if program == "add, tanh, mul, sub":
-        x, y = given("x"), given("y")
+        x, y = tensor("x"), tensor("y")
         return ctx.sub(ctx.mul(ctx.tanh(ctx.add(x, y)), x), y)
     if program == "bias, relu":
-        return ctx.relu(ctx.bias_add(given("x"), ctx.input("bias", shape[-1:], dtype)))
+        return ctx.relu(ctx.bias_add(tensor("x"), ctx.input("bias", shape[-1:], dtype)))
     if program == "rows scaled":
         scale = ctx.broadcast_in_dim(ctx.input("s", shape[:1], dtype), shape=shape, dims=(0,))
-        return ctx.add(ctx.mul(given("x"), scale), given("y"))
+        return ctx.add(ctx.mul(tensor("x"), scale), tensor("y"))
     assert program == "dropout"
-    return ctx.dropout(given("x"), ctx.input("rng", (2,), DType.i64), rate=0.3, layer=1)
+    return ctx.dropout(tensor("x"), ctx.input("rng", (2,), DType.i64), rate=0.3, layer=1)
 
 
 def _adam(n: int, ctx: GraphEmitter) -> Any:

@@ -112,8 +112,8 @@ class Table(ColdTensors):
         """By the region's strides; floats in f64."""
         tensor = self.strided(desc, memory)
         if self.runs.bench.on_gpu:
-            found = self.runs.bench.lab.torch.from_dlpack(tensor)
-            return found.double() if found.is_floating_point() else found
+            elements = self.runs.bench.lab.torch.from_dlpack(tensor)
+            return elements.double() if elements.is_floating_point() else elements
         return tensor.array.astype(np.float64) if desc.dtype.kind == "float" else tensor.array
 
     @cached_property
@@ -128,22 +128,22 @@ class Table(ColdTensors):
             and any(op.kind.name not in torch.ops for op in region.ops)
         ):
             return [self._elements(*pair).clone() for pair in zip(region.results, results)]
-        known = dict(zip(region.inputs, map(self._elements, region.operands, operands)))
+        values = dict(zip(region.inputs, map(self._elements, region.operands, operands)))
         apply = torch.apply if torch else _reference
         for op in region.ops:
-            known.update(zip(op.outputs, apply(op.kind.name, [known.get(t) for t in op.inputs], op.attrs)))
-        return [known[t] for t in region.outputs]
+            values.update(zip(op.outputs, apply(op.kind.name, [values.get(t) for t in op.inputs], op.attrs)))
+        return [values[t] for t in region.outputs]
 
     @cached_property
     def _tolerance(self) -> dict[int, float]:
         """Of each tensor that the region computes: it inherits the roundings of those before it."""
-        found: dict[int, float] = {}
+        tolerances: dict[int, float] = {}
         for op in self.region.ops:
-            before = max((found.get(t, 0.0) for t in op.inputs), default=0.0)
+            before = max((tolerances.get(t, 0.0) for t in op.inputs), default=0.0)
             before = max(before, ROUNDED * (op.attrs.get("precision") is aicf.Precision.tf32))
             types = {t: self.region.tensors[t].dtype for t in op.outputs}
-            found |= {t: max(before, TOLERANCE.get(dtype, 0.0)) for t, dtype in types.items()}
-        return found
+            tolerances |= {t: max(before, TOLERANCE.get(dtype, 0.0)) for t, dtype in types.items()}
+        return tolerances
 
     def _check(self, what: str, n: int, tensor: Tensor) -> None:
         """Elements near the reference, guards as they were."""

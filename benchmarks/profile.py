@@ -25,7 +25,7 @@ from .harness import Bench
 from .suites.decode import DECODERS
 
 
-def _made(name: str, bench: Bench) -> tuple[Program, dict[str, Any]]:
+def _prepared(name: str, bench: Bench) -> tuple[Program, dict[str, Any]]:
     """A program and what it is fed."""
     if name in DECODERS:
         model = DECODERS[name]
@@ -40,17 +40,17 @@ def _made(name: str, bench: Bench) -> tuple[Program, dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    ask = argparse.ArgumentParser("python -m benchmarks.profile", description=__doc__.splitlines()[0])
-    ask.add_argument("program", choices=[*GPTS, *DECODERS])
-    ask.add_argument("--device", default="cuda", help="cuda (the default), cuda:N or cpu")
-    ask.add_argument("--runs", type=int, default=10, help="of which the median counts")
-    ask.add_argument("-v", "--verbose", action="store_true", help="every step")
-    ask.add_argument("--out", type=Path, metavar="FILE", help="write all of it as JSON")
-    ask.add_argument(
+    parser = argparse.ArgumentParser("python -m benchmarks.profile", description=__doc__.splitlines()[0])
+    parser.add_argument("program", choices=[*GPTS, *DECODERS])
+    parser.add_argument("--device", default="cuda", help="cuda (the default), cuda:N or cpu")
+    parser.add_argument("--runs", type=int, default=10, help="of which the median counts")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every step")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all of it as JSON")
+    parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the timeline for https://ui.perfetto.dev"
     )
-    args = ask.parse_args(argv)
-    program, feed = _made(args.program, Bench(args.device))
+    args = parser.parse_args(argv)
+    program, feed = _prepared(args.program, Bench(args.device))
     profile = program.profile(feed, args.runs)
     print(profile.verbose() if args.verbose else profile)
     if args.trace:

@@ -50,32 +50,32 @@ pages from `benchmarks/results/`. [performance.md](../performance.md) says what 
 
 def devices(files: Iterable[ResultFile]) -> dict[str, dict[str, list[ResultFile]]]:
     """Machine -> suite -> its files, parts of one run together. GPUs come before CPUs; tries with `--tiny` don't count."""
-    found: dict[str, dict[str, list[ResultFile]]] = defaultdict(lambda: defaultdict(list))
+    machines: dict[str, dict[str, list[ResultFile]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(files, key=lambda f: (f.meta["device"] == "cpu", f.meta["gpu"], f.path.name)):
         if not file.meta.get("tiny"):
-            found[file.meta["gpu"]][file.suite].append(file)
-    return found
+            machines[file.meta["gpu"]][file.suite].append(file)
+    return machines
 
 
 def _ordered(names: Iterable[str], suites: Mapping[str, Suite]) -> list[str]:
-    known = list(suites)
-    return sorted(set(names), key=lambda n: (known.index(n) if n in known else len(known), n))
+    order = list(suites)
+    return sorted(set(names), key=lambda n: (order.index(n) if n in order else len(order), n))
 
 
 def pages(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[str, str]:
     """docs/results/ as a whole, by the files' names."""
     found = devices(files)
-    made, lines = {}, ["", "| suite | what | measured on |", "|---|---|---|"]
+    texts, lines = {}, ["", "| suite | what | measured on |", "|---|---|---|"]
     for name in _ordered((n for by_suite in found.values() for n in by_suite), suites):
         suite = suites.get(name)
         about = _sentence(suite.about) if suite else "A suite of an earlier version"
         machines = [machine for machine, by_suite in found.items() if name in by_suite]
-        made[f"{name}.md"] = PAGE.format(name=name, about=about) + "".join(
+        texts[f"{name}.md"] = PAGE.format(name=name, about=about) + "".join(
             f"\n## {machine}\n\n{_section(found[machine][name], suite)}" for machine in machines
         )
         dates = (f"{m}, {max(f.meta['date'] for f in found[m][name])[:10]}" for m in machines)
         lines.append(f"| [{name}]({name}.md) | {about} | {'; '.join(dates)} |")
-    return {**made, "README.md": INDEX + ("\n".join(lines) + "\n" if made else NOTHING)}
+    return {**texts, "README.md": INDEX + ("\n".join(lines) + "\n" if texts else NOTHING)}
 
 
 def _sentence(text: str) -> str:
@@ -175,10 +175,10 @@ def headlines(
     named = [key for suite in suites.values() for key in suite.headlines] if wanted is None else list(wanted)
     parts = []
     for machine, by_suite in devices(files).items():
-        known = _figures(by_suite, suites)
-        rows = [known[key] for key in named if key in known]
+        figures = _figures(by_suite, suites)
+        rows = [figures[key] for key in named if key in figures]
         if wanted is not None:
-            named = [key for key in named if key not in known]
+            named = [key for key in named if key not in figures]
         if rows:
             lines = [f"On an {machine}:" if machine.startswith("NVIDIA") else f"On {machine}:", ""]
             lines += ["| what | aicf | peer | | ratio |", "|---|--:|--:|---|--:|", *map(_headline, rows), ""]
@@ -216,14 +216,14 @@ def standing(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> str:
 
 def lessons(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[str, str]:
     """The tables of docs/kernels/gemm.md by the names of their marks, one after the other for each GPU."""
-    found: dict[str, str] = defaultdict(str)
+    tables: dict[str, str] = defaultdict(str)
     for gpu, by_suite in devices(f for f in files if f.meta["device"] != "cpu").items():
         for name, files_of in by_suite.items():
             rows = _rows(files_of, None)
             end = [*_legend(rows), f"{_origin(files_of, False)} All of it: [{name}](../results/{name}.md)."]
             for mark, lines in (suites[name].tables(rows) if name in suites else {}).items():
-                found[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *lines, "", *end, "", ""])
-    return found
+                tables[mark] += "\n".join(["", f"{gpu}, TFLOP/s:", "", *lines, "", *end, "", ""])
+    return tables
 
 
 def between_marks(text: str, content: str, name: str = "") -> str:
@@ -244,7 +244,7 @@ def written(
     if suites is None:
         from .suites import SUITES as suites
     files, docs = list(all_files(results)), root / "docs"
-    found = {docs / "results" / name: text for name, text in pages(files, suites).items()}
+    documents = {docs / "results" / name: text for name, text in pages(files, suites).items()}
     figures = {"": headlines(files, suites, FIGURES)}
     tables = {
         root / "README.md": figures,
@@ -259,12 +259,12 @@ def written(
             text = path.read_text(encoding="utf-8")
             for name in ["", *names_of_marks(text)]:
                 text = between_marks(text, by_name.get(name) or NOTHING, name)
-            found[path] = text
-    return found
+            documents[path] = text
+    return documents
 
 
-def leftovers(found: Mapping[Path, str], root: Path = ROOT) -> list[Path]:
+def leftovers(documents: Mapping[Path, str], root: Path = ROOT) -> list[Path]:
     """Pages of suites that have no results any more."""
     return sorted(
-        p for p in (root / "docs" / "results").glob("*.md") if p not in found and p.name not in OTHERS
+        p for p in (root / "docs" / "results").glob("*.md") if p not in documents and p.name not in OTHERS
     )

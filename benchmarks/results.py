@@ -52,18 +52,18 @@ def row(case: str, unit: str, aicf: Stats, peer_name: str | None = None, peer: S
         note: str = "", kernels: Iterable[str] | None = None) -> Row:  # fmt: skip
     """One line of a table. The numbers are in `unit` already; the ratio is made here, so that it has one direction. `kernels` are
     those that ran; without it, those that the line names."""
-    made: Row = {"case": case, "aicf": _short(aicf.median), "peer": None, "peer_name": None, "unit": unit}
-    made["ratio"], spread = None, {"aicf": round(aicf.spread, 4)}
+    result: Row = {"case": case, "aicf": _short(aicf.median), "peer": None, "peer_name": None, "unit": unit}
+    result["ratio"], spread = None, {"aicf": round(aicf.spread, 4)}
     if peer is not None:
-        made.update(
+        result.update(
             peer=_short(peer.median), peer_name=peer_name, ratio=ratio(aicf.median, peer.median, unit)
         )
         spread["peer"] = round(peer.spread, 4)
-    made["spread"], made["n"] = spread, aicf.n
+    result["spread"], result["n"] = spread, aicf.n
     named = KERNEL_ID.findall(f"{case} {peer_name} {note}")
     if kernels is not None or named:
-        made["kernels"] = sorted(set(named if kernels is None else kernels))
-    return {**made, "note": note} if note else made
+        result["kernels"] = sorted(set(named if kernels is None else kernels))
+    return {**result, "note": note} if note else result
 
 
 def ratio(aicf: float, peer: float, unit: str) -> float | None:
@@ -73,13 +73,13 @@ def ratio(aicf: float, peer: float, unit: str) -> float | None:
 
 def all_kernels(rows: Iterable[Row]) -> set[str] | None:
     """Of rows that are summed up, unless one of them does not tell."""
-    told = [row.get("kernels") for row in rows]
-    return None if None in told else {id for ids in told for id in ids or ()}
+    kernels = [row.get("kernels") for row in rows]
+    return None if None in kernels else {id for ids in kernels for id in ids or ()}
 
 
 def mean_ratios(groups: Mapping[str, Sequence[Row]]) -> list[Row]:
     """A row for each group that has ratios: their geometric mean, the number under 0.95, the lowest."""
-    made = []
+    means = []
     for name, rows in groups.items():
         if compared := [r for r in rows if r.get("ratio")]:
             ratios, worst = [r["ratio"] for r in compared], min(compared, key=lambda r: r["ratio"])
@@ -87,8 +87,8 @@ def mean_ratios(groups: Mapping[str, Sequence[Row]]) -> list[Row]:
             note = f"{len(ratios)} cases, {low} under 0.95, least {worst['ratio']:g}: {worst['case']}, {worst['peer_name']}"
             mean = Stats(math.exp(math.fsum(map(math.log, ratios)) / len(ratios)), 0.0, len(ratios))
             case = f"{name}: geometric mean of ratios"
-            made.append(row(case, "ratio", mean, note=note, kernels=all_kernels(compared)))
-    return made
+            means.append(row(case, "ratio", mean, note=note, kernels=all_kernels(compared)))
+    return means
 
 
 def failed(case: str, reason: str) -> Row:
@@ -129,13 +129,13 @@ def _cores() -> int:
 def _versions() -> dict[str, str]:
     import aicf
 
-    found = {"python": platform.python_version(), "aicf": aicf.__version__}
+    versions = {"python": platform.python_version(), "aicf": aicf.__version__}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _gpu_name() -> str:
@@ -146,10 +146,10 @@ def _gpu_name() -> str:
 
 def _cpu_name() -> str:
     try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return f"cpu {found.group(1) if found else platform.processor() or platform.machine()}"
+        match = None
+    return f"cpu {match.group(1) if match else platform.processor() or platform.machine()}"
 
 
 def _driver() -> str | None:
@@ -281,12 +281,12 @@ def stale(results: Path = RESULTS, root: Path = ROOT) -> list[str]:
         name = path.relative_to(results).as_posix()
         try:
             file = read(path)
-            found = [changed for changed in earlier(file, root) if changed]
-            if found:
-                ids = sorted({id for changed in found for id in changed.split(", ")})
+            changes = [changed for changed in earlier(file, root) if changed]
+            if changes:
+                ids = sorted({id for changed in changes for id in changed.split(", ")})
                 more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
                 lines.append(
-                    f"{name}: {len(found)} of {len(file.cases)} rows ({file.meta['date'][:10]}) are of an earlier text of "
+                    f"{name}: {len(changes)} of {len(file.cases)} rows ({file.meta['date'][:10]}) are of an earlier text of "
                     f"{', '.join(ids[:3])}{more}"
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -45,7 +45,7 @@ def bind_op(
     **attrs: Any,
 ) -> BoundOp:
     """An op on any library's tensors that the runtime's device can reach; by this kernel, or the one that is chosen."""
-    operands, results, region = _asked(runtime, kind, inputs, outputs, attrs)
+    operands, results, region = _region_of(runtime, kind, inputs, outputs, attrs)
     registry = aicf.default_registry()
     chosen = kernel_id or select(region, runtime.spec, registry).kernel_id
     call, work = _bind(runtime, registry, chosen, region, operands, results)
@@ -71,14 +71,14 @@ def one_op(
 ) -> RegionSpec:
     """An op as a region; its last operands may be left out. Results are dense unless they are given."""
     schema = aicf.schema_of(kind)
-    given = [*operands, *[None] * (len(schema.operands) - len(operands))]
-    specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in given]
+    descs = [*operands, *[None] * (len(schema.operands) - len(operands))]
+    specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in descs]
     packed = schema.pack(schema.normalized(specs, attrs))
-    made = list(results) or [TensorDesc.dense(spec) for spec in schema.infer(specs, packed)]
-    return RegionSpec.single(schema.kind, packed, given, made)
+    described = list(results) or [TensorDesc.dense(spec) for spec in schema.infer(specs, packed)]
+    return RegionSpec.single(schema.kind, packed, descs, described)
 
 
-def _asked(
+def _region_of(
     runtime: Runtime, kind: str, inputs: Sequence[Any], outputs: Sequence[Any], attrs: dict[str, Any]
 ) -> tuple[list[Any], list[Any], RegionSpec]:
     operands, results = ([runtime.borrow(adopt(t)) for t in tensors] for tensors in (inputs, outputs))
@@ -104,11 +104,11 @@ class BoundGraph:
     keep: tuple[Any, ...]
 
 
-def bind_graph(runtime: Runtime, emit: Emit, given: dict[str, Any], results: Sequence[Any]) -> BoundGraph:
-    """`emit(ctx, **values)` returns the results; `given` and `results` are any library's tensors."""
+def bind_graph(runtime: Runtime, emit: Emit, inputs: dict[str, Any], results: Sequence[Any]) -> BoundGraph:
+    """`emit(ctx, **values)` returns the results; `inputs` and `results` are any library's tensors."""
     registry = aicf.default_registry()
-    tensors = [runtime.borrow(adopt(t)) for t in (*given.values(), *results)]
-    specs = {name: t.spec for name, t in zip(given, tensors)}
+    tensors = [runtime.borrow(adopt(t)) for t in (*inputs.values(), *results)]
+    specs = {name: t.spec for name, t in zip(inputs, tensors)}
     graph, regions, vids = _formed(emit, specs, runtime.spec, registry)
     memory = dict(zip(vids, tensors, strict=True))
     for region in regions:
@@ -129,22 +129,22 @@ def bind_graph(runtime: Runtime, emit: Emit, given: dict[str, Any], results: Seq
     return BoundGraph(tuple(call for call, _ in bound), tuple(r.kernel_id for r in regions), keep)
 
 
-def graph_kernels(emit: Emit, given: dict[str, aicf.TensorSpec], device: DeviceSpec) -> list[Kernel]:
+def graph_kernels(emit: Emit, inputs: dict[str, aicf.TensorSpec], device: DeviceSpec) -> list[Kernel]:
     """What `bind_graph` will bind."""
-    return [(r.kernel_id, r.spec) for r in _formed(emit, given, device, aicf.default_registry())[1]]
+    return [(r.kernel_id, r.spec) for r in _formed(emit, inputs, device, aicf.default_registry())[1]]
 
 
 def _formed(
-    emit: Emit, given: dict[str, aicf.TensorSpec], device: DeviceSpec, registry: aicf.KernelRegistry
+    emit: Emit, inputs: dict[str, aicf.TensorSpec], device: DeviceSpec, registry: aicf.KernelRegistry
 ) -> tuple[Graph, list[Region], list[int]]:
-    """A graph, its regions, and the values that are given and that result."""
+    """A graph, its regions, and the inputs and the results."""
     builder = Builder()
     ctx = GraphEmitter(builder, device.kind)
-    values = {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in given.items()}
-    made = emit(ctx, **values)
+    values = {name: ctx.input(name, spec.shape, spec.dtype) for name, spec in inputs.items()}
+    emitted = emit(ctx, **values)
     results = [
         builder.output(f"result {n}", value).vid
-        for n, value in enumerate(made if isinstance(made, tuple) else (made,))
+        for n, value in enumerate(emitted if isinstance(emitted, tuple) else (emitted,))
     ]
     graph = verify(optimize(builder.graph))
     regions = form_regions(schedule(lower(graph), graph), graph, Selector(registry, device))
@@ -215,8 +215,8 @@ def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:
 
 def plan_bytes(plan: ExecPlan) -> dict[str, int]:
     """Device memory that a bound plan takes by its own account: what outlives a run, what comes in and out, the arena."""
-    kept, edges = (
+    state, edges = (
         sum(s.spec.nbytes for s in slots)
         for slots in (plan.externals(*KEPT), [*plan.externals(Role.input), *plan.outputs])
     )
-    return {"state": kept, "inputs and outputs": edges, "arena": plan.arena_bytes}
+    return {"state": state, "inputs and outputs": edges, "arena": plan.arena_bytes}

@@ -103,10 +103,10 @@ def wall(call: Callable[[], object], calls: int, sync: Callable[[], object] = no
 
 
 def enough(
-    call: Callable[[], object], seconds: float, most: int = 1000, sync: Callable[[], object] = nothing
+    call: Callable[[], object], seconds: float, limit: int = 1000, sync: Callable[[], object] = nothing
 ) -> int:
     """How many calls take about so long, by a first look that also warms up."""
     for _ in range(2):
         call()
     look = wall(call, 3, sync)()
-    return max(1, min(most, int(seconds / max(look, 1e-9))))
+    return max(1, min(limit, int(seconds / max(look, 1e-9))))

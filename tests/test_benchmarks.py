@@ -865,7 +865,7 @@ def test_every_step_of_the_lesson_is_a_kernel_that_takes_its_problem(story):
     h200 = preset("h200")
     for step in story.steps:
         variant = aicf.default_registry().by_id(step.id)
-        assert variant.supported(story.problem.region(step.apart), h200) is None
+        assert variant.supported(story.problem.region(step.unaligned), h200) is None
     assert len(set(map(str, story.steps))) == len(story.steps)
     marks = report.names_of_marks((ROOT / "docs" / "kernels" / "gemm.md").read_text(encoding="utf-8"))
     assert sorted(marks) == sorted(["standing", *(s.name for s in lesson.STORIES)])

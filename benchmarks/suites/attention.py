@@ -134,10 +134,10 @@ def exact(
     return numpy.stack(outs), numpy.stack(dqs), dk, dv
 
 
-def check(heads: Heads, what: str, given: Sequence[Any], made: Sequence[Any], numpy: Any = np) -> None:
-    """WrongResult unless the first and the last head of keys are near the reference, and all else is finite. given: q, k, v, dout, the mask;
-    made: out, dq, dk, dv. NumPy's, of f64, or PyTorch's on a device."""
-    for name, x in zip(("out", "dq", "dk", "dv"), made):
+def check(heads: Heads, what: str, tensors: Sequence[Any], outputs: Sequence[Any], numpy: Any = np) -> None:
+    """WrongResult unless the first and the last head of keys are near the reference, and all else is finite. tensors: q, k, v, dout, the mask;
+    outputs: out, dq, dk, dv. NumPy's, of f64, or PyTorch's on a device."""
+    for name, x in zip(("out", "dq", "dk", "dv"), outputs):
         if not bool(numpy.isfinite(x).all()):
             raise WrongResult(f"{what}, {heads}: {name} has elements that are not finite")
 
@@ -147,10 +147,10 @@ def check(heads: Heads, what: str, given: Sequence[Any], made: Sequence[Any], nu
     for b, h in {(0, 0), (heads.batch - 1, heads.heads // heads.shared - 1)}:
         group = slice(h * heads.shared, (h + 1) * heads.shared)
         at = (b, group), (b, h), (b, h), (b, group)
-        q, k, v, dout = (wide(x[i]) for x, i in zip(given, at))
-        want = exact(q, k, v, dout, heads.causal, numpy, given[4][b, 0, 0] if heads.padded else None)
+        q, k, v, dout = (wide(x[i]) for x, i in zip(tensors, at))
+        want = exact(q, k, v, dout, heads.causal, numpy, tensors[4][b, 0, 0] if heads.padded else None)
         for name, x, i, expected in zip(
-            ("out", "dq", "dk", "dv"), made, ((b, group), (b, group), (b, h), (b, h)), want
+            ("out", "dq", "dk", "dv"), outputs, ((b, group), (b, group), (b, h), (b, h)), want
         ):
             error = float(((wide(x[i]) - expected) ** 2).sum() / (expected**2).sum()) ** 0.5
             if not error <= TOLERANCE[heads.dtype]:
@@ -168,15 +168,15 @@ class Side:
 
     forward: Callable[[], Any]
     backward: Callable[[], Any]
-    made: Callable[[], Sequence[Any]]
+    outputs: Callable[[], Sequence[Any]]
     kernels: tuple[str, str] = ("", "")
 
 
 def ours(
-    heads: Heads, runtime: Any, given: Sequence[Any], empty: Callable[[tuple[int, ...], DType], Any]
+    heads: Heads, runtime: Any, tensors: Sequence[Any], empty: Callable[[tuple[int, ...], DType], Any]
 ) -> Side:
     """`empty(shape, dtype)` makes memory, of NaN."""
-    q, k, v, dout, *mask = given
+    q, k, v, dout, *mask = tensors
     out, lse = empty(heads.queries, heads.dtype), empty(heads.queries[:-1], f32)
     grads = [empty(s, heads.dtype) for s in (heads.queries, heads.keys, heads.keys)]
     forward = sides.bind_op(runtime, "attention", [q, k, v, *mask], [out, lse], causal=heads.causal)
@@ -186,18 +186,18 @@ def ours(
     return Side(forward.call, backward.call, lambda: [out, *grads], (forward.kernel_id, backward.kernel_id))
 
 
-def theirs(heads: Heads, torch: Any, given: Sequence[Any], backend: str | None = None) -> Side:
+def theirs(heads: Heads, torch: Any, tensors: Sequence[Any], backend: str | None = None) -> Side:
     """PyTorch's by one of its backends; the backward pass again and again from one forward pass. What keeps the gradient possible is
     computed forward too, as ours does."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    *inputs, dout = given[:4]
+    *inputs, dout = tensors[:4]
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     kernel = (
         [getattr(SDPBackend, BACKENDS[backend])] if backend else list(SDPBackend.__members__.values())[1:]
     )
     more: dict[str, Any] = {"enable_gqa": True} if heads.shared > 1 else {}
-    more.update({"attn_mask": given[4]} if heads.padded else {})
+    more.update({"attn_mask": tensors[4]} if heads.padded else {})
 
     def forward() -> Any:
         with sdpa_kernel(kernel):
@@ -220,21 +220,21 @@ def _on_gpu(heads: Heads, bench: Bench) -> Iterator[Row]:
     lab, torch = bench.lab, bench.lab.torch
     types = {bf16: torch.bfloat16, f32: torch.float32}
     shapes = heads.queries, heads.keys, heads.keys, heads.queries
-    given = [torch.randn(s, device=lab.device).to(types[heads.dtype]) for s in shapes]
+    tensors = [torch.randn(s, device=lab.device).to(types[heads.dtype]) for s in shapes]
     if heads.padded:
-        given.append(torch.from_numpy(heads.seen).to(lab.device))
+        tensors.append(torch.from_numpy(heads.seen).to(lab.device))
 
     def empty(shape: tuple[int, ...], dtype: DType) -> Any:
         return torch.full(shape, float("nan"), device=lab.device, dtype=types[dtype])
 
-    found = {"aicf": ours(heads, lab.runtime, given, empty)}
+    found = {"aicf": ours(heads, lab.runtime, tensors, empty)}
     found["aicf"].forward()
     found["aicf"].backward()
-    check(heads, "aicf", given, found["aicf"].made(), torch)
+    check(heads, "aicf", tensors, found["aicf"].outputs(), torch)
     for name in BACKENDS:
         try:
-            side = theirs(heads, torch, given, name)
-            check(heads, name, given, side.made(), torch)
+            side = theirs(heads, torch, tensors, name)
+            check(heads, name, tensors, side.outputs(), torch)
             found[name] = side
         except WrongResult as error:
             yield failed(f"attention {heads}, against {name}", f"the peer's: {error}")
@@ -265,19 +265,19 @@ def _on_host(heads: Heads, bench: Bench) -> Iterator[Row]:
     if heads.dtype is not f32:
         raise NotHere("halves are for a GPU")
     shapes = heads.queries, heads.keys, heads.keys, heads.queries
-    given = [bench.rng.normal(size=s).astype(np.float32) for s in shapes]
-    given += [heads.seen] if heads.padded else []
+    tensors = [bench.rng.normal(size=s).astype(np.float32) for s in shapes]
+    tensors += [heads.seen] if heads.padded else []
     found = {
-        "aicf": ours(heads, aicf.runtime("cpu"), given, lambda s, dtype: np.full(s, np.nan, dtype.numpy))
+        "aicf": ours(heads, aicf.runtime("cpu"), tensors, lambda s, dtype: np.full(s, np.nan, dtype.numpy))
     }
     found["aicf"].forward()
     found["aicf"].backward()
-    check(heads, "aicf", given, found["aicf"].made())
+    check(heads, "aicf", tensors, found["aicf"].outputs())
     try:
         import torch
 
-        found[TORCH] = theirs(heads, torch, [torch.from_numpy(x) for x in given])
-        check(heads, TORCH, given, [x.numpy() for x in found[TORCH].made()])
+        found[TORCH] = theirs(heads, torch, [torch.from_numpy(x) for x in tensors])
+        check(heads, TORCH, tensors, [x.numpy() for x in found[TORCH].outputs()])
     except ImportError:
         yield {"case": f"attention {heads}, against {TORCH}", "why": "PyTorch is not installed"}
     for n, what in enumerate(("forward", "backward")):

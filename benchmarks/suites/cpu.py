@@ -31,13 +31,13 @@ def cases(bench: Bench) -> list[Case]:
         return [Case("the CPU device", _not_here)]
     n, rows = (2**12, 64) if bench.tiny else (2**20, 4096)
     sizes = [(64, 512, 64), (64, 256, 512), (512, 512, 512)] + ([] if bench.tiny else [(1024, 1024, 1024)])
-    found = [Case(f"inference, {net.name}", _inference(net)) for net in (DIGITS, WIDE)]
-    found += [Case(f"train step, {net.name}", _training(net)) for net in (DIGITS, WIDE)]
-    found += [Case(f"gemm {m} x {n} x {k} f32", _gemm(m, n, k)) for m, n, k in sizes]
-    found += [Case(f"{kind} of {n} f32", _elementwise(kind, n)) for kind in ELEMENTWISE]
-    found += [Case(f"{kind} of {rows} x 1024, axes {axes}", _reduction(kind, rows, axes))
+    all_cases = [Case(f"inference, {net.name}", _inference(net)) for net in (DIGITS, WIDE)]
+    all_cases += [Case(f"train step, {net.name}", _training(net)) for net in (DIGITS, WIDE)]
+    all_cases += [Case(f"gemm {m} x {n} x {k} f32", _gemm(m, n, k)) for m, n, k in sizes]
+    all_cases += [Case(f"{kind} of {n} f32", _elementwise(kind, n)) for kind in ELEMENTWISE]
+    all_cases += [Case(f"{kind} of {rows} x 1024, axes {axes}", _reduction(kind, rows, axes))
               for kind in ("reduce_sum", "reduce_max") for axes in ((1,), (0,), (0, 1))]  # fmt: skip
-    return found
+    return all_cases
 
 
 def _not_here(bench: Bench) -> Iterator[Row]:

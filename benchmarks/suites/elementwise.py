@@ -25,10 +25,14 @@ def cases(bench: Bench) -> list[Case]:
         powers = (10, 12) if bench.tiny else (10, 14, 18, 22)
         return [_host_case(dtype, 2**p) for dtype in ("f32", "f16") for p in powers]
     lengths = [2**p for p in ((10, 20) if bench.tiny else (10, 12, 14, 16, 18, 20, 22, 24, 26, 28))]
-    made = [_gpu_case(dtype, n) for dtype in ("f16", "f32") for n in lengths]
+    all_cases = [_gpu_case(dtype, n) for dtype in ("f16", "f32") for n in lengths]
     for dtype in ("f16", "f32"):
-        made += [_gpu_case(dtype, 2**24 + 1), _gpu_case(dtype, 2**24, shift=1), _gpu_case(dtype, 2**12 + 1)]
-    return made
+        all_cases += [
+            _gpu_case(dtype, 2**24 + 1),
+            _gpu_case(dtype, 2**24, shift=1),
+            _gpu_case(dtype, 2**12 + 1),
+        ]
+    return all_cases
 
 
 def _name(dtype: str, n: int, shift: int = 0) -> str:
@@ -56,13 +60,13 @@ def _gpu_case(dtype: str, n: int, shift: int = 0) -> Case:
         blocks = [torch.randn(3 * pitch, device=lab.device, dtype=kind) for _ in range(lab.sets(nbytes))]
         views = [[b[k * pitch + shift : k * pitch + shift + n] for k in range(3)] for b in blocks]
         ops = [sides.bind_op(lab.runtime, "add", [a, b], [c]) for a, b, c in views]
-        turns = [i % len(blocks) for i in range(LAUNCHES)]
+        launch_sets = [i % len(blocks) for i in range(LAUNCHES)]
 
         def add() -> None:
-            for i in turns:
+            for i in launch_sets:
                 torch.add(views[i][0], views[i][1], out=views[i][2])
 
-        graphs = {"aicf": lab.aicf_graph([ops[i].call for i in turns]), TORCH: lab.torch_graph(add)}
+        graphs = {"aicf": lab.aicf_graph([ops[i].call for i in launch_sets]), TORCH: lab.torch_graph(add)}
         wide = torch.float32 if dtype == "f16" else torch.float64
         for name, replay in graphs.items():
             for block in blocks:
@@ -81,7 +85,7 @@ def _gpu_case(dtype: str, n: int, shift: int = 0) -> Case:
             half = 3 * n // 2  # read and written: as many bytes as the add moves
 
             def copy() -> None:
-                for i in turns:
+                for i in launch_sets:
                     blocks[i][-half:].copy_(blocks[i][:half])
 
             graphs[COPY] = lab.torch_graph(copy)

@@ -104,8 +104,8 @@ class Work:
             return given, [torch.empty(self._shape(r), device=lab.device, dtype=kind) for r in step.results]
 
         nbytes = 2 * (m * k + k * n + m * n * (step.results.count("mn") + ("z" in step.operands)))
-        self.turns = lab.turns(self.flops, nbytes)
-        self.sets = [one() for _ in set(self.turns)]
+        self.launch_sets = lab.launch_sets(self.flops, nbytes)
+        self.sets = [one() for _ in set(self.launch_sets)]
 
     def _shape(self, extents: str) -> tuple[int, ...]:
         return tuple(self.extents[e] for e in extents)
@@ -113,7 +113,7 @@ class Work:
     def ours(self) -> tuple[Any, tuple[str, ...]]:
         """A graph of the step in aicf's kernels, verified; and their ids."""
         bound = [sides.bind_graph(self.lab.runtime, self.step.ours, *one) for one in self.sets]
-        graph = self.lab.aicf_graph([call for i in self.turns for call in bound[i].calls])
+        graph = self.lab.aicf_graph([call for i in self.launch_sets for call in bound[i].calls])
         for result in self.sets[0][1]:
             result.fill_(float("nan"))
         graph()
@@ -127,7 +127,7 @@ class Work:
             step = torch.compile(step)
         made = step(**self.sets[0][0])
         self._verify("torch", made if isinstance(made, tuple) else (made,))
-        return self.lab.torch_graph(lambda: [step(**self.sets[i][0]) for i in self.turns])
+        return self.lab.torch_graph(lambda: [step(**self.sets[i][0]) for i in self.launch_sets])
 
     def _verify(self, who: str, results: Any) -> None:
         """Against PyTorch in f32, whose rounding is far below that of the results; a sum of m of them is off by more."""
@@ -169,7 +169,7 @@ def _measure(step: Step, sizes: tuple[int, int, int], dtype: str, bench: Bench) 
     work, plain = Work(step, sizes, dtype, lab), Work(PRODUCT, sizes, dtype, lab)
     (ours, kernels), (product, products) = work.ours(), plain.ours()
     graphs = {"aicf": ours, "plain": product, "eager": work.theirs(False), "compile": work.theirs(True)}
-    times = device_times(bench, work.turns, work.flops, graphs)
+    times = device_times(bench, work.launch_sets, work.flops, graphs)
     speed = {name: time.rate(work.flops / 1e12) for name, time in times.items()}
     best = min(("eager", "compile"), key=lambda name: times[name].median)
     case = f"{step.name}, {dtype} {'x'.join(map(str, sizes))}"

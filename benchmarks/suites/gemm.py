@@ -91,7 +91,7 @@ class Problem:
         a, b, c = self.region().tensors
         return a.nbytes + b.nbytes + c.nbytes
 
-    def region(self, apart: bool = False) -> RegionSpec:
+    def region(self, unaligned: bool = False) -> RegionSpec:
         """As it is asked for. `apart`: results begin a little past alignment."""
         kind, schema, (trans_a, trans_b) = OURS.get(self.dtype, f32), aicf.schema_of("gemm"), self.transposed
 
@@ -103,7 +103,7 @@ class Problem:
         result = matrix(self.m, self.n, bf16 if self.dtype == "fp8" else kind)
         packed = schema.pack(schema.normalized(operands, self.attrs))
         descs = [TensorDesc.dense(spec) for spec in operands]
-        results = [TensorDesc.dense(result, APART if apart else 256)]
+        results = [TensorDesc.dense(result, APART if unaligned else 256)]
         return RegionSpec.single(aicf.OpKind("gemm"), packed, descs, results)
 
     @property
@@ -115,12 +115,12 @@ class Operands:
     """Normal data in as many sets as keep the cache cold; b is scaled so that results are of order one. `apart`: these begin
     a little past alignment."""
 
-    def __init__(self, p: Problem, lab: Any, apart: bool = False) -> None:
+    def __init__(self, p: Problem, lab: Any, unaligned: bool = False) -> None:
         torch = lab.torch
         self.problem, self.lab = p, lab
         kind = getattr(torch, TYPES.get(p.dtype, "float32"))
         result = torch.bfloat16 if p.dtype == "fp8" else kind
-        self.turns = lab.turns(p.flops, p.nbytes)
+        self.launch_sets = lab.launch_sets(p.flops, p.nbytes)
 
         def matrix(rows: int, columns: int, transposed: bool, scale: float = 1.0) -> Any:
             shape = (*p.batch, columns, rows) if transposed else (*p.batch, rows, columns)
@@ -130,12 +130,13 @@ class Operands:
         scale = p.k**-0.5 / p.alpha
 
         def results() -> Any:
-            skipped = APART // result.itemsize if apart else 0
+            skipped = APART // result.itemsize if unaligned else 0
             memory = torch.empty(prod(p.batch) * p.m * p.n + skipped, device=lab.device, dtype=result)
             return memory[skipped:].view(*p.batch, p.m, p.n)
 
         self.sets = [
-            (matrix(p.m, p.k, trans_a), matrix(p.k, p.n, trans_b, scale), results()) for _ in set(self.turns)
+            (matrix(p.m, p.k, trans_a), matrix(p.k, p.n, trans_b, scale), results())
+            for _ in set(self.launch_sets)
         ]
 
     def ours(self, kernel_id: str | None = None) -> tuple[Any, str]:
@@ -144,7 +145,7 @@ class Operands:
             sides.bind_op(self.lab.runtime, "gemm", [a, b], [c], kernel_id, **self.problem.attrs)
             for a, b, c in self.sets
         ]
-        graph = self.lab.aicf_graph([ops[i].call for i in self.turns])
+        graph = self.lab.aicf_graph([ops[i].call for i in self.launch_sets])
         self._verify(ops[0].kernel_id, graph)
         return graph, ops[0].kernel_id
 
@@ -156,7 +157,7 @@ class Operands:
         multiply = torch.matmul if library in LIBRARIES else self._scaled(SCALED[library])
 
         def work() -> None:
-            for i in self.turns:
+            for i in self.launch_sets:
                 a, b, c = self.sets[i]
                 multiply(*self._factors(a, b), out=c)
 
@@ -190,8 +191,8 @@ class Operands:
         """In f64; for the largest in f32, whose rounding is far below that of the results."""
         torch = self.lab.torch
         wide = torch.float64 if self.problem.flops < 1e12 else torch.float32
-        made = torch.matmul(*self._factors(*(x.to(wide) for x in self.sets[0][:2]))).reshape(-1)
-        return made.mul_(self.problem.alpha)
+        product = torch.matmul(*self._factors(*(x.to(wide) for x in self.sets[0][:2]))).reshape(-1)
+        return product.mul_(self.problem.alpha)
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -209,9 +210,11 @@ def cases(bench: Bench) -> list[Case]:
         Problem(*size, dtype, order)
         for dtype in ("tf32", "f32", "tf32x3") for order in ("NT", "NN") for size in few or SINGLE
     ]  # fmt: skip
-    made = [Case(f"gemm {p}", partial(against_cublas, p, "gemm"), 1.0, partial(chosen, p)) for p in problems]
+    compared = [
+        Case(f"gemm {p}", partial(against_cublas, p, "gemm"), 1.0, partial(chosen, p)) for p in problems
+    ]
     shown = [Problem(*size) for size in (sizes if bench.tiny else SHOWN)]
-    return [*made, *(Case(f"kernels {p}", partial(_kernels, p), 2.0, partial(_tried, p)) for p in shown)]
+    return [*compared, *(Case(f"kernels {p}", partial(_kernels, p), 2.0, partial(_tried, p)) for p in shown)]
 
 
 def chosen(p: Problem, device: DeviceSpec) -> list[sides.Kernel]:
@@ -236,7 +239,7 @@ def against_cublas(p: Problem, suite: str, bench: Bench) -> Iterator[Row]:
     operands = Operands(p, lab)
     graph, kernel_id = operands.ours()
     graphs = {"aicf": graph} | {peer: operands.theirs(peer) for peer in p.peers}
-    times = device_times(bench, operands.turns, p.flops, graphs)
+    times = device_times(bench, operands.launch_sets, p.flops, graphs)
     speeds = {side: t.rate(p.flops / 1e12) for side, t in times.items()}
     if p.dtype == "fp8":  # whose peers don't compute the same
         for peer in p.peers:
@@ -252,7 +255,7 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
     operands = Operands(p, lab)
     best = sides.predicted(p.region(), lab.runtime.spec)[:TRIED]
     graphs = {kernel_id: operands.ours(kernel_id)[0] for kernel_id, _ in best}
-    times = device_times(bench, operands.turns, p.flops, graphs)
+    times = device_times(bench, operands.launch_sets, p.flops, graphs)
     chosen = best[0][0]
     for kernel_id, us in best[1:]:
         mine, choice = (times[k].rate(p.flops / 1e12) for k in (kernel_id, chosen))
@@ -263,10 +266,10 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
 
 
 def device_times(
-    bench: Bench, turns: Sequence[int], flops: float, graphs: dict[str, Any]
+    bench: Bench, launch_sets: Sequence[int], flops: float, graphs: dict[str, Any]
 ) -> dict[str, Stats]:
     """Of one product of `flops`, by graphs with as many as there are turns."""
-    lab, each = bench.lab, len(turns)
+    lab, each = bench.lab, len(launch_sets)
     lab.warm(flops, list(graphs.values()))
     return bench.compare({name: lab.device_time(g, each, cold=True) for name, g in graphs.items()})
 
@@ -289,10 +292,10 @@ def tables(rows: Sequence[Row]) -> dict[str, list[str]]:
         "| type | shapes | not slower | geometric mean | worst ratio | shape: ours | cuBLAS |",
         "|---|--:|--:|--:|--:|---|--:|",
     ]
-    for name, found in by_type.items():
-        ratios, worst = [r["ratio"] for r in found], min(found, key=lambda r: r["ratio"])
+    for name, compared in by_type.items():
+        ratios, worst = [r["ratio"] for r in compared], min(compared, key=lambda r: r["ratio"])
         cells = (
-            name + " †" * any(r.get("old") for r in found), str(len(found)), str(sum(x >= 1 for x in ratios)), f"{prod(ratios) ** (1 / len(ratios)):.2f}", f"{worst['ratio']:.2f}",
+            name + " †" * any(r.get("old") for r in compared), str(len(compared)), str(sum(x >= 1 for x in ratios)), f"{prod(ratios) ** (1 / len(ratios)):.2f}", f"{worst['ratio']:.2f}",
             f"{worst['case'].removeprefix(f'gemm {name} ')}: {worst['aicf']:.4g}", f"{worst['peer']:.4g}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")

@@ -198,12 +198,12 @@ def _timed(gpt: Gpt, bench: Bench, program: Program, found: Mapping[str, Side], 
     step_ms = {name: t.per(1e-3) for name, t in times.items()}
     speed = {name: t.rate(gpt.tokens) for name, t in times.items()}
     reached = f"{gpt.flops / times['aicf'].median / 1e12:.4g} TFLOP/s of the model"
-    yield from _beside(f"{gpt.name}: train step", "ms", step_ms, reached, kernels)
-    yield from _beside(f"{gpt.name}: tokens", "tokens/s", speed, "", kernels)
+    yield from _compared(f"{gpt.name}: train step", "ms", step_ms, reached, kernels)
+    yield from _compared(f"{gpt.name}: tokens", "tokens/s", speed, "", kernels)
     if not bench.on_gpu:
         return
     memory = {name: Stats(side.nbytes / GIB) for name, side in found.items() if side.nbytes is not None}
-    yield from _beside(f"{gpt.name}: peak memory", "GiB", memory, found["aicf"].note, kernels)
+    yield from _compared(f"{gpt.name}: peak memory", "GiB", memory, found["aicf"].note, kernels)
     try:
         launch, note = sides.captured(program, dict(zip("xy", feed)))
     except NotHere as reason:
@@ -213,7 +213,7 @@ def _timed(gpt: Gpt, bench: Bench, program: Program, found: Mapping[str, Side], 
     yield row(f"{gpt.name}: graph alone", "ms", alone["aicf"].per(1e-3), note=note, kernels=kernels)
 
 
-def _beside(
+def _compared(
     case: str, unit: str, values: Mapping[str, Stats], note: str, kernels: Sequence[str]
 ) -> Iterator[Row]:
     """A row for each peer; one without, where there is none."""

@@ -36,7 +36,7 @@ class Step:
     tile: tuple[int, int]
     each: tuple[int, int]
     parts: int = 1
-    apart: bool = False
+    unaligned: bool = False
     version: int = 1
 
     @property
@@ -45,7 +45,7 @@ class Step:
         return f"cuda.{name}.v{self.version}{bracket}{config}"
 
     def __str__(self) -> str:
-        return self.kernel + ", threads' stores" * self.apart
+        return self.kernel + ", threads' stores" * self.unaligned
 
     def bound(self, p: Problem, device: DeviceSpec) -> tuple[float, str]:
         """TFLOP/s that it can't exceed, and by what: the least of what a multiprocessor's parts and memory allow."""
@@ -96,11 +96,11 @@ HALVES = (
     Step("gemm_mma[128x256 deep]", "K-tiles twice as deep, half the barriers", (128, 256), (64, 64)),
     Step("gemm_wgmma[64x64]", "TMA and wgmma, both asynchronous", (64, 64), (64, 64)),
     Step("gemm_wgmma[64x128]", "instructions twice as wide", (64, 128), (64, 128)),
-    Step("gemm_wgmma[128x128]", "two cooperative consumer warpgroups", (128, 128), (64, 128), apart=True),
+    Step("gemm_wgmma[128x128]", "two cooperative consumer warpgroups", (128, 128), (64, 128), unaligned=True),
     Step("gemm_wgmma[128x128]", "results leave by TMA", (128, 128), (64, 128)),
     Step("gemm_wgmma[128x256]", "the widest instruction", (128, 256), (64, 256)),
     Step("gemm_wgmma[128x256 cluster2]", "clusters of two, multicast of b", (256, 256), (64, 256)),
-    Step("gemm_wgmma[128x128 pingpong]", "ping-pong consumer warpgroups", (128, 128), (64, 128), apart=True),
+    Step("gemm_wgmma[128x128 pingpong]", "ping-pong consumer warpgroups", (128, 128), (64, 128), unaligned=True),
     Step("gemm_wgmma[128x128 pingpong]", "ping-pong, results leave by TMA", (128, 128), (64, 128)),
     Step("gemm_wgmma[128x128 pingpong cluster2]", "and multicast of b", (256, 128), (64, 128)),
 )  # fmt: skip
@@ -156,11 +156,13 @@ def cases(bench: Bench) -> list[Case]:
 def _kernels(story: Story, device: DeviceSpec) -> list[sides.Kernel]:
     """Those of its steps that take the problem."""
     found = []
-    for apart in (False, True):
-        region = story.problem.region(apart)
-        ids = {step.id for step in story.steps if step.apart == apart}
+    for unaligned in (False, True):
+        region = story.problem.region(unaligned)
+        ids = {step.id for step in story.steps if step.unaligned == unaligned}
         found += [
-            (i, region) for i, _ in sides.predicted(region, device) if i in ids or (story.rest and not apart)
+            (i, region)
+            for i, _ in sides.predicted(region, device)
+            if i in ids or (story.rest and not unaligned)
         ]
     return found
 
@@ -170,15 +172,15 @@ def _measure(story: Story, bench: Bench) -> Iterator[Row]:
     if not bench.on_gpu:
         raise NotHere("the kernels are for Hopper, and so is cuBLAS")
     lab, p = bench.lab, story.problem
-    operands, apart = Operands(p, lab), Operands(p, lab, apart=True)
-    predicted = {a: dict(sides.predicted(p.region(apart=a), lab.runtime.spec)) for a in (False, True)}
+    operands, unaligned = Operands(p, lab), Operands(p, lab, unaligned=True)
+    predicted = {a: dict(sides.predicted(p.region(unaligned=a), lab.runtime.spec)) for a in (False, True)}
     steps, graphs = [], {}
     for step in (*story.steps, *_rest(story, predicted[False])):
-        if step.id not in predicted[step.apart]:
+        if step.id not in predicted[step.unaligned]:
             yield {"case": case_name(p, step), "why": "no such kernel takes it here"}
             continue
         try:
-            graphs[str(step)] = (apart if step.apart else operands).ours(step.id)[0]
+            graphs[str(step)] = (unaligned if step.unaligned else operands).ours(step.id)[0]
             steps.append(step)
         except WrongResult as error:
             yield failed(case_name(p, step), f"WrongResult: {error}")
@@ -187,7 +189,7 @@ def _measure(story: Story, bench: Bench) -> Iterator[Row]:
     best = times[min(p.peers, key=lambda name: times[name].median)].rate(p.flops / 1e12)
     for step in steps:
         bound, limit = step.bound(p, lab.runtime.spec)
-        us = predicted[step.apart][step.id]
+        us = predicted[step.unaligned][step.id]
         ours, hoped = times[str(step)].rate(p.flops / 1e12), p.flops / us / 1e6
         note = f"predicted {hoped:.4g}, at most {bound:.4g} by {limit}"
         numbers = {"predicted": float(f"{hoped:.4g}"), "bound": float(f"{bound:.4g}"), "limit": limit}

@@ -77,14 +77,14 @@ class Side:
     """What it launches; what that makes: loss, dx, dweight; and the bytes that this takes beside x and the weight."""
 
     call: Callable[[], Any]
-    made: Callable[[], Sequence[Any]]
+    outputs: Callable[[], Sequence[Any]]
     nbytes: int = 0
     kernels: tuple[str, ...] = ()
 
 
-def ours(runtime: Any, given: dict[str, Any], results: Sequence[Any]) -> Side:
-    """`given`: x, weight, labels, and dloss, what the gradient of the mean is; `results`: memory for loss, lse, dx and dweight."""
-    x, weight, labels, dloss = given.values()
+def ours(runtime: Any, tensors: dict[str, Any], results: Sequence[Any]) -> Side:
+    """`tensors`: x, weight, labels, and dloss, what the gradient of the mean is; `results`: memory for loss, lse, dx and dweight."""
+    x, weight, labels, dloss = tensors.values()
     loss, lse, *grads = results
     forward = sides.bind_op(runtime, "linear_cross_entropy", [x, weight, labels], [loss, lse])
     backward = sides.bind_op(runtime, "linear_cross_entropy_grad", [dloss, x, weight, labels, lse], grads)
@@ -93,14 +93,16 @@ def ours(runtime: Any, given: dict[str, Any], results: Sequence[Any]) -> Side:
         forward.call(*on)
         backward.call(*on)
 
-    own = [t for _, made, work in (forward.keep, backward.keep) for t in (*made, work) if t is not None]
+    temporaries = [
+        t for _, made, work in (forward.keep, backward.keep) for t in (*made, work) if t is not None
+    ]
     kernels = forward.kernel_id, backward.kernel_id
-    return Side(call, lambda: [loss.mean(), *grads], sum(t.spec.nbytes for t in own), kernels)
+    return Side(call, lambda: [loss.mean(), *grads], sum(t.spec.nbytes for t in temporaries), kernels)
 
 
-def check(head: Head, what: str, made: Sequence[Any], want: Sequence[Any]) -> None:
+def check(head: Head, what: str, outputs: Sequence[Any], want: Sequence[Any]) -> None:
     """Loss and gradients are near the reference's, by norms; NumPy's or PyTorch's."""
-    for name, got, expected in zip(("loss", "dx", "dweight"), made, want):
+    for name, got, expected in zip(("loss", "dx", "dweight"), outputs, want):
         got = got.float() if hasattr(got, "float") else got
         error = float(((got - expected) ** 2).sum() / (expected**2).sum()) ** 0.5
         if not error <= TOLERANCE[head.dtype]:
@@ -115,17 +117,17 @@ def _loss(torch: Any, x: Any, weight: Any, labels: Any) -> Any:
     return torch.nn.functional.cross_entropy(torch.nn.functional.linear(x, weight), labels)
 
 
-def theirs(torch: Any, given: dict[str, Any], compiled: bool) -> Callable[[], Any]:
+def theirs(torch: Any, tensors: dict[str, Any], compiled: bool) -> Callable[[], Any]:
     """(loss, dx, dweight) by autograd."""
-    x, weight = (given[name].detach().clone().requires_grad_() for name in ("x", "weight"))
+    x, weight = (tensors[name].detach().clone().requires_grad_() for name in ("x", "weight"))
     loss = partial(_loss, torch)
     if compiled:
         torch._dynamo.reset()
         loss = torch.compile(loss)
 
     def call() -> Any:
-        made = loss(x, weight, given["labels"])
-        return made.detach(), *torch.autograd.grad(made, (x, weight))
+        mean = loss(x, weight, tensors["labels"])
+        return mean.detach(), *torch.autograd.grad(mean, (x, weight))
 
     return call
 
@@ -133,23 +135,23 @@ def theirs(torch: Any, given: dict[str, Any], compiled: bool) -> Callable[[], An
 def _on_gpu(head: Head, bench: Bench) -> Iterator[Row]:
     lab, torch = bench.lab, bench.lab.torch
     kind = {bf16: torch.bfloat16, f32: torch.float32}[head.dtype]
-    given = {
+    tensors = {
         "x": torch.randn(head.rows, head.size, device=lab.device).to(kind),
         "weight": (torch.randn(head.classes, head.size, device=lab.device) * head.size**-0.5).to(kind),
         "labels": torch.randint(head.classes, (head.rows,), device=lab.device),
         "dloss": torch.full((head.rows,), 1 / head.rows, device=lab.device),
     }
-    wide = {name: x.float() if x.is_floating_point() else x for name, x in given.items()}
+    wide = {name: x.float() if x.is_floating_point() else x for name, x in tensors.items()}
     want = theirs(torch, wide, False)()  # in f32
     nan = float("nan")
-    results = [torch.full_like(given[name], nan) for name in ("dloss", "dloss", "x", "weight")]
-    found = {"aicf": ours(lab.runtime, given, results)}
+    results = [torch.full_like(tensors[name], nan) for name in ("dloss", "dloss", "x", "weight")]
+    found = {"aicf": ours(lab.runtime, tensors, results)}
     found["aicf"].call()
-    check(head, "aicf", found["aicf"].made(), want)
+    check(head, "aicf", found["aicf"].outputs(), want)
     for name in (EAGER, COMPILED):
         try:
-            side = _peer(lab, given, name == COMPILED)
-            check(head, name, side.made(), want)
+            side = _peer(lab, tensors, name == COMPILED)
+            check(head, name, side.outputs(), want)
             found[name] = side
         except WrongResult as error:
             yield failed(f"{head}, against {name}", f"the peer's: {error}")
@@ -175,33 +177,33 @@ def _on_gpu(head: Head, bench: Bench) -> Iterator[Row]:
         yield row(f"{head}, memory beside x and weight", "GiB", memory["aicf"], *other, kernels=kernels)
 
 
-def _peer(lab: Any, given: dict[str, Any], compiled: bool) -> Side:
-    torch, call = lab.torch, theirs(lab.torch, given, compiled)
+def _peer(lab: Any, tensors: dict[str, Any], compiled: bool) -> Side:
+    torch, call = lab.torch, theirs(lab.torch, tensors, compiled)
     call()
     gc.collect()
     torch.cuda.empty_cache()
-    held = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     call()
-    return Side(call, call, torch.cuda.max_memory_allocated() - held)
+    return Side(call, call, torch.cuda.max_memory_allocated() - before)
 
 
 def _on_host(head: Head, bench: Bench) -> Iterator[Row]:
     rng = bench.rng
-    given = {
+    tensors = {
         "x": rng.normal(size=(head.rows, head.size)).astype(np.float32),
         "weight": (rng.normal(size=(head.classes, head.size)) * head.size**-0.5).astype(np.float32),
         "labels": rng.integers(0, head.classes, head.rows), "dloss": np.full(head.rows, 1 / head.rows, np.float32),
     }  # fmt: skip
-    want = exact(given["x"].astype(np.float64), given["weight"].astype(np.float64), given["labels"])
-    results = [np.full_like(given[name], np.nan) for name in ("dloss", "dloss", "x", "weight")]
-    found = {"aicf": ours(aicf.runtime("cpu"), given, results)}
+    want = exact(tensors["x"].astype(np.float64), tensors["weight"].astype(np.float64), tensors["labels"])
+    results = [np.full_like(tensors[name], np.nan) for name in ("dloss", "dloss", "x", "weight")]
+    found = {"aicf": ours(aicf.runtime("cpu"), tensors, results)}
     found["aicf"].call()
-    check(head, "aicf", found["aicf"].made(), want)
+    check(head, "aicf", found["aicf"].outputs(), want)
     try:
         import torch
 
-        call = theirs(torch, {name: torch.from_numpy(x) for name, x in given.items()}, False)
+        call = theirs(torch, {name: torch.from_numpy(x) for name, x in tensors.items()}, False)
         check(head, EAGER, [t.numpy() for t in call()], want)
         found[EAGER] = Side(call, call)
     except ImportError:

@@ -24,16 +24,16 @@ GRAPH = "torch.cuda.CUDAGraph"
 
 
 def cases(bench: Bench) -> list[Case]:
-    made = [
+    all_cases = [
         Case("op_call, host", _op_call),
         Case("bound kernel, host", _bound),
         Case("plan step, host", _plan_step),
     ]
     if bench.on_gpu:
-        made.append(Case("replayed step, host", _replayed_step))
+        all_cases.append(Case("replayed step, host", _replayed_step))
         sizes = (10,) if bench.tiny else (10, 100, 1000)
-        made += [_graph_case(n) for n in sizes]
-    return made
+        all_cases += [_graph_case(n) for n in sizes]
+    return all_cases
 
 
 def _operands(bench: Bench) -> tuple[Any, Any, Any]:

@@ -102,21 +102,21 @@ def _lab(bench: Bench) -> Any:
 
 def _whole(p: Whole, bench: Bench) -> Iterator[Row]:
     lab = _lab(bench)
-    torch, turns = lab.torch, lab.turns(p.flops / 2, p.nbytes)
+    torch, launch_sets = lab.torch, lab.launch_sets(p.flops / 2, p.nbytes)
 
     def matrix(*shape: int) -> Any:
         return torch.randint(-128, 128, shape, device=lab.device, dtype=torch.int8)
 
     sets = [
         (matrix(p.m, p.k), matrix(p.n, p.k), torch.empty(p.m, p.n, device=lab.device, dtype=torch.int32))
-        for _ in set(turns)
+        for _ in set(launch_sets)
     ]
     a, b, c = sets[0]
     ops = [sides.bind_op(lab.runtime, "gemm", [a, b], [c], trans_b=True) for a, b, c in sets]
-    graph = lab.aicf_graph([ops[i].call for i in turns])
+    graph = lab.aicf_graph([ops[i].call for i in launch_sets])
 
     def work() -> None:
-        for i in turns:
+        for i in launch_sets:
             a, b, c = sets[i]
             torch._int_mm(a, b.mT, out=c)
 
@@ -128,7 +128,7 @@ def _whole(p: Whole, bench: Bench) -> Iterator[Row]:
         c.fill_(7)
         launch()
         lab.verify(f"{name}: {p}", c[:256].reshape(-1), lambda at: want.reshape(-1)[at], 1e-6)
-    times = device_times(bench, turns, p.flops / 2, {"aicf": graph, WHOLE: peer})
+    times = device_times(bench, launch_sets, p.flops / 2, {"aicf": graph, WHOLE: peer})
     ours, theirs = (times[n].rate(p.flops / 1e12) for n in ("aicf", WHOLE))
     yield row(f"gemm {p}", "TFLOP/s", ours, WHOLE, theirs, ops[0].kernel_id)
 
@@ -142,10 +142,10 @@ class Weights:
     def __init__(self, p: Coded, lab: Any) -> None:
         torch = lab.torch
         self.problem, self.lab = p, lab
-        self.turns = lab.turns(p.flops * 8, p.nbytes)
+        self.launch_sets = lab.launch_sets(p.flops * 8, p.nbytes)
         least, most = (-8, 8) if p.bits == 4 else (-128, 128)
         self.sets = []
-        for _ in set(self.turns):
+        for _ in set(self.launch_sets):
             codes = torch.randint(least, most, (p.n, p.k), device=lab.device, dtype=torch.int8)
             # of bf16, so that both sides have the same
             scale = (torch.rand(p.n, p.groups, device=lab.device) + 0.5).bfloat16().float() * 2.0 ** -(
@@ -155,7 +155,7 @@ class Weights:
             self.sets.append(
                 (x, codes, scale, torch.empty(p.m, p.n, device=lab.device, dtype=torch.bfloat16))
             )
-        self.kept: list[Any] = []  # what captured launches point at
+        self.captured: list[Any] = []  # what captured launches point at
         self.stored = [self._packed(codes) for _, codes, _, _ in self.sets]
 
     def _packed(self, codes: Any) -> Any:
@@ -175,7 +175,7 @@ class Weights:
             sides.bind_op(self.lab.runtime, "gemm_codes", [x, w, scale], [y], bits=p.bits)
             for (x, _, scale, y), w in zip(self.sets, self.stored)
         ]
-        graph = self.lab.aicf_graph([ops[i].call for i in self.turns])
+        graph = self.lab.aicf_graph([ops[i].call for i in self.launch_sets])
         self.verify(ops[0].kernel_id, graph, self.sets[0][3])
         return graph, ops[0].kernel_id
 
@@ -191,10 +191,10 @@ class Weights:
         wide = [self.wide(n, torch.float32).bfloat16() for n in range(len(self.sets))]
 
         def work() -> None:
-            for i in self.turns:
+            for i in self.launch_sets:
                 torch.mm(self.sets[i][0], wide[i].mT, out=self.sets[i][3])
 
-        self.kept.append(wide)
+        self.captured.append(wide)
         graph = self.lab.torch_graph(work)
         self.verify(HALVES, graph, self.sets[0][3])
         return graph
@@ -212,11 +212,13 @@ class Weights:
         made: list[Any] = []
 
         def work() -> None:
-            made[:] = [multiply[i]() for i in self.turns]
+            made[:] = [multiply[i]() for i in self.launch_sets]
 
-        self.kept += [multiply, made]
+        self.captured += [multiply, made]
         graph = self.lab.torch_graph(work)
-        self.verify(PEERS[p.bits], graph, made[0] if self.turns[0] == 0 else made[self.turns.index(0)])
+        self.verify(
+            PEERS[p.bits], graph, made[0] if self.launch_sets[0] == 0 else made[self.launch_sets.index(0)]
+        )
         return graph
 
     def _prepared(self, n: int) -> Any:
@@ -241,7 +243,7 @@ def _coded(p: Coded, bench: Bench) -> Iterator[Row]:
         graphs[PEERS[p.bits]] = weights.theirs()
     except NotHere as error:
         missing = str(error)
-    times = device_times(bench, weights.turns, p.flops * 8, graphs)
+    times = device_times(bench, weights.launch_sets, p.flops * 8, graphs)
     speeds = {name: t.rate(p.nbytes / 1e9) for name, t in times.items()}
     for name in (PEERS[p.bits], HALVES):
         if name in speeds:

@@ -69,10 +69,10 @@ def _selected(region: RegionSpec, hopper: bool, spec: DeviceSpec) -> Selection:
 def _has_choice(spec: DeviceSpec, region: RegionSpec) -> bool:
     """Whether several kernels are worth a run, with and without Hopper's."""
     try:
-        found = [_selected(region, hopper, spec) for hopper in (True, False)]
+        selections = [_selected(region, hopper, spec) for hopper in (True, False)]
     except AicfError:
         return False
-    return all(s.chosen.us <= MOST_US and len(candidates(s)) > 1 for s in found)
+    return all(s.chosen.us <= MOST_US and len(candidates(s)) > 1 for s in selections)
 
 
 def candidates(selection: Selection) -> list[str]:
@@ -81,8 +81,8 @@ def candidates(selection: Selection) -> list[str]:
 
 def questions(draw: str, number: int, spec: DeviceSpec) -> list[Question]:
     """Of plans for a device; the first of them are the same whatever the number."""
-    drawn = regions(draw, number, spec.name, wanted=partial(_has_choice, spec))
-    return [Question(n, d, n % 3 != 2) for n, d in enumerate(drawn)]
+    samples = regions(draw, number, spec.name, wanted=partial(_has_choice, spec))
+    return [Question(n, d, n % 3 != 2) for n, d in enumerate(samples)]
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -102,14 +102,18 @@ def _kernels(question: Question, spec: DeviceSpec) -> list[tuple[str, Any]]:
 def _measure(question: Question, bench: Bench) -> Iterator[Row]:
     runs = KernelRuns(bench)
     selection = question.selection(runs.spec)
-    found = regret(question.name, selection, runs)
-    note = f"{found['chosen']} taken, {found['best']} best"
-    made = row(
-        question.name, "%", Stats(100 * found["regret"]), note=note, kernels={found["chosen"], found["best"]}
+    outcome = regret(question.name, selection, runs)
+    note = f"{outcome['chosen']} taken, {outcome['best']} best"
+    total = row(
+        question.name,
+        "%",
+        Stats(100 * outcome["regret"]),
+        note=note,
+        kernels={outcome["chosen"], outcome["best"]},
     )
-    predicted = {c.variant.id: round(c.us, 3) for c in selection.ranked if c.variant.id in found["times"]}
-    del found["us"]  # the times again, as text
-    yield {**made, "instances": [{**found, "predicted": predicted, "region": selection.region.to_json()}]}
+    predicted = {c.variant.id: round(c.us, 3) for c in selection.ranked if c.variant.id in outcome["times"]}
+    del outcome["us"]  # the times again, as text
+    yield {**total, "instances": [{**outcome, "predicted": predicted, "region": selection.region.to_json()}]}
 
 
 # --- summary ----------------------------------------------------------------------------------------------------------
@@ -124,37 +128,37 @@ def alone(times: dict[str, float]) -> str | None:
 def error(instance: dict[str, Any]) -> list[float]:
     """Of each kernel that takes less than twice the best's time: how many times the measured time its prediction is."""
     times, predicted = instance["times"], instance.get("predicted", {})
-    least = min(times.values())
-    return [us / times[id] for id, us in predicted.items() if times[id] < 2 * least]
+    best = min(times.values())
+    return [us / times[id] for id, us in predicted.items() if times[id] < 2 * best]
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """The mean of all and of each family, how far predictions are off, and how often each kernel was best."""
-    found = [i for r in rows for i in r.get("instances", ())]
-    if not found:
+    judged = [i for r in rows for i in r.get("instances", ())]
+    if not judged:
         return []
     families = defaultdict[str, list[Any]](list)
-    for i in found:
+    for i in judged:
         families[family(op["kind"] for op in i["region"]["ops"]) if "region" in i else "products"].append(i)
-    best = Counter(name for i in found if (name := alone(i["times"])) is not None)
+    best = Counter(name for i in judged if (name := alone(i["times"])) is not None)
     said = ", ".join(f"{name} {n}" for name, n in best.most_common())
     all_ = (
-        "regions of published models: regret" if any("region" in i for i in found) else "all products"
+        "regions of published models: regret" if any("region" in i for i in judged) else "all products"
     )  # of results from before
-    made = [_total(all_, found, f"best: {said}")]
-    return made + [_total(name, some) for name, some in sorted(families.items())]
+    totals = [_total(all_, judged, f"best: {said}")]
+    return totals + [_total(name, some) for name, some in sorted(families.items())]
 
 
-def _total(name: str, found: Sequence[dict[str, Any]], note: str = "") -> Row:
+def _total(name: str, judged: Sequence[dict[str, Any]], note: str = "") -> Row:
     """Mean regret of instances, in percent."""
-    over = sum(i["regret"] > 0.1 for i in found)
-    off = [abs(math.log(e)) for i in found for e in error(i)]
+    over = sum(i["regret"] > 0.1 for i in judged)
+    off = [abs(math.log(e)) for i in judged for e in error(i)]
     predicted = f"; predictions are off by {math.expm1(sum(off) / len(off)):.0%}" if off else ""
-    text = f"{len(found)} regions, {over} over 10 %{predicted}" + (f"; {note}" if note else "")
+    text = f"{len(judged)} regions, {over} over 10 %{predicted}" + (f"; {note}" if note else "")
     return row(
         name,
         "%",
-        Stats(100 * sum(i["regret"] for i in found) / len(found), 0.0, len(found)),
+        Stats(100 * sum(i["regret"] for i in judged) / len(judged), 0.0, len(judged)),
         note=text,
         kernels=(),
     )

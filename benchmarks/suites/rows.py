@@ -138,18 +138,18 @@ def _case(op: Op, rows: int, length: int, dtype: DType) -> Case:
             for _ in range(count)
         ]
         bound = [sides.bind_op(lab.runtime, op.kind, a, b) for a, b in zip(operands, results)]
-        turns = [i % count for i in range(LAUNCHES)]
+        launch_sets = [i % count for i in range(LAUNCHES)]
         torch._dynamo.reset()
         compiled = torch.compile(lambda *a: op.theirs(torch, *a), dynamic=False)
         graphs = {
-            "aicf": lab.aicf_graph([bound[i].call for i in turns]),
-            PEER: lab.torch_graph(lambda: [compiled(*operands[i]) for i in turns]),
+            "aicf": lab.aicf_graph([bound[i].call for i in launch_sets]),
+            PEER: lab.torch_graph(lambda: [compiled(*operands[i]) for i in launch_sets]),
         }
         half = (
             -(-region.nbytes // 32) * 4
         )  # numbers of f32, read and written: as many bytes as the case moves
         flat = [torch.empty(2, half, device=lab.device) for _ in range(count)]
-        graphs[COPY] = lab.torch_graph(lambda: [flat[i][0].copy_(flat[i][1]) for i in turns])
+        graphs[COPY] = lab.torch_graph(lambda: [flat[i][0].copy_(flat[i][1]) for i in launch_sets])
         graphs["aicf"]()
         wide = op.theirs(torch, *(x.double() for x in operands[0]))
         for got, want in zip(results[0], wide if isinstance(wide, tuple) else (wide,)):

@@ -52,18 +52,20 @@ OPTIMUM = LENGTH_LIMIT  # hypotheses that keep every region
 
 
 def cases(bench: Bench) -> list[Case]:
-    made = [Case(f"fusion of {mlp.name}, {mlp.dtype}", _fusion(mlp), seconds=5.0) for mlp in _nets(bench)]
+    all_cases = [
+        Case(f"fusion of {mlp.name}, {mlp.dtype}", _fusion(mlp), seconds=5.0) for mlp in _nets(bench)
+    ]
     for what, sizes in ((REPEATED, (1000, 10_000)), (DISTINCT, (1000, 3000))):
         for n in (200,) if bench.tiny else sizes:
-            made.append(Case(f"selection, {n} ops, {what}", _speed(n, what)))
+            all_cases.append(Case(f"selection, {n} ops, {what}", _speed(n, what)))
     for what in (REPEATED, DISTINCT):
         n = 200 if bench.tiny else 10_000
-        made.append(Case(f"compilation, {n} mixed ops, {what}", _compiling(n, what), seconds=30.0))
-    made.append(Case("greedy against the optimum", _greedy))
+        all_cases.append(Case(f"compilation, {n} mixed ops, {what}", _compiling(n, what), seconds=30.0))
+    all_cases.append(Case("greedy against the optimum", _greedy))
     families: dict[str, list[Instance]] = {}
     for instance in _chosen(bench):
         families.setdefault(instance.family, []).append(instance)
-    return made + [Case(name, partial(_regrets, name, found)) for name, found in families.items()]
+    return all_cases + [Case(name, partial(_regrets, name, found)) for name, found in families.items()]
 
 
 def _nets(bench: Bench) -> tuple[Mlp, ...]:
@@ -76,9 +78,9 @@ def _chosen(bench: Bench) -> list[Instance]:
     """All instances; on the CPU those that it does in a moment."""
     if bench.on_gpu and not bench.tiny:
         return instances()
-    most = 2e5 if bench.tiny else HOST_WORK
-    found = [i for i in instances() if work(i.region("cpu")) <= most]
-    return found[:: len(found) // 8] if bench.tiny else found
+    limit = 2e5 if bench.tiny else HOST_WORK
+    feasible = [i for i in instances() if work(i.region("cpu")) <= limit]
+    return feasible[:: len(feasible) // 8] if bench.tiny else feasible
 
 
 # --- regret -----------------------------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ def _chosen(bench: Bench) -> list[Instance]:
 
 def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[Row]:
     """Two rows for a family, with what was found of each instance in the first."""
-    runs, found = KernelRuns(bench), []
+    runs, judged = KernelRuns(bench), []
     chosen = {i: select(i.region(runs.runtime.kind), runs.spec, runs.registry) for i in wanted}
     runs.prepare(
         [(c.variant.id, s.region) for s in chosen.values() for c in s.ranked if not is_absurd(s, c.us)]
@@ -96,21 +98,21 @@ def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[
             yield {"case": instance.name, "why": f"the budget of {bench.budget:g} s was spent"}
             continue
         try:
-            found.append(regret(instance.name, selection, runs, instance.shift))
+            judged.append(regret(instance.name, selection, runs, instance.shift))
         except WrongResult as error:
             yield failed(instance.name, f"WrongResult: {error}")
-    if found:
+    if judged:
         for what, key in ((UNTUNED, "regret"), (TUNED, "tuned")):
-            values = [i[key] for i in found]
-            worst = max(found, key=lambda i: i[key])["name"]
-            note = f"{_percentile(values)}; worst {worst}, {max(values):.1%}{_ties(found, key)}"
+            values = [i[key] for i in judged]
+            worst = max(judged, key=lambda i: i[key])["name"]
+            note = f"{_percentile(values)}; worst {worst}, {max(values):.1%}{_ties(judged, key)}"
             stats = Stats(100 * _mean(values), 0.0, len(values))
-            made = row(f"{family}: {what}", "%", stats, note=note, kernels=_kernels(found))
-            yield {**made, "instances": found} if key == "regret" else made
+            total = row(f"{family}: {what}", "%", stats, note=note, kernels=_kernels(judged))
+            yield {**total, "instances": judged} if key == "regret" else total
 
 
-def _kernels(found: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {i[which] for i in found for which in ("chosen", "best")}
+def _kernels(judged: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {i[which] for i in judged for which in ("chosen", "best")}
 
 
 def is_absurd(selection: Selection, us: float) -> bool:
@@ -129,15 +131,15 @@ def regret(name: str, selection: Selection, runs: KernelRuns, shift: int = 0) ->
     times = {id: b.seconds for id, b in bound.items()} | {id: s.median for id, s in second.items()}
     measured = {(region.key, id): s.median * 1e6 for id, s in first.items()}
     tuned = _tuned(region, selection, measured, runs)
-    least = min(times, key=times.__getitem__)
-    longer = {id: round(times[id] / times[least] - 1, 4) for id in (selection.kernel_id, tuned)}
-    shown = {id: 0.0 if _tie(id, least, first, second) else longer[id] for id in longer}
-    told = [f"{c.variant.id} {times[c.variant.id] * 1e6:.4g} ({c.us:.4g})" for c in candidates]
+    fastest = min(times, key=times.__getitem__)
+    longer = {id: round(times[id] / times[fastest] - 1, 4) for id in (selection.kernel_id, tuned)}
+    shown = {id: 0.0 if _tie(id, fastest, first, second) else longer[id] for id in longer}
+    texts = [f"{c.variant.id} {times[c.variant.id] * 1e6:.4g} ({c.us:.4g})" for c in candidates]
     return {
-        "name": name, "chosen": selection.kernel_id, "best": least,
+        "name": name, "chosen": selection.kernel_id, "best": fastest,
         "regret": shown[selection.kernel_id], "regret_with_ties": longer[selection.kernel_id],
         "tuned": shown[tuned], "tuned_with_ties": longer[tuned],
-        "us": ", ".join(told),
+        "us": ", ".join(texts),
         "times": {id: round(s * 1e6, 3) for id, s in times.items()},
     }  # fmt: skip
 
@@ -157,8 +159,8 @@ def _tie(id: str, best: str, *halves: Mapping[str, Stats]) -> bool:
     return lowest <= max(half[best].median + half[best].iqr / 2 for half in halves)
 
 
-def _ties(found: Sequence[Mapping[str, Any]], key: str) -> str:
-    values = [i[f"{key}_with_ties"] for i in found if f"{key}_with_ties" in i]
+def _ties(judged: Sequence[Mapping[str, Any]], key: str) -> str:
+    values = [i[f"{key}_with_ties"] for i in judged if f"{key}_with_ties" in i]
     return f"; {_mean(values):.1%} if ties count" if values else ""
 
 
@@ -173,15 +175,15 @@ def _percentile(values: Sequence[float]) -> str:
 
 def summary(rows: Iterable[Row]) -> list[Row]:
     """Over all instances of all families, whatever shards they were measured in."""
-    found = [i for r in rows for i in r.get("instances", ())]
-    made = []
-    for what, key in ((UNTUNED, "regret"), (TUNED, "tuned")) if found else ():
-        values = [i[key] for i in found]
+    judged = [i for r in rows for i in r.get("instances", ())]
+    totals = []
+    for what, key in ((UNTUNED, "regret"), (TUNED, "tuned")) if judged else ():
+        values = [i[key] for i in judged]
         best = f"{sum(v == 0 for v in values) / len(values):.0%} are the best"
-        note = f"{_percentile(values)}; {best}{_ties(found, key)}"
+        note = f"{_percentile(values)}; {best}{_ties(judged, key)}"
         stats = Stats(100 * _mean(values), 0.0, len(values))
-        made.append(row(f"all regions: {what}", "%", stats, note=note, kernels=_kernels(found)))
-    return made
+        totals.append(row(f"all regions: {what}", "%", stats, note=note, kernels=_kernels(judged)))
+    return totals
 
 
 # --- fusion -----------------------------------------------------------------------------------------------------------
@@ -202,11 +204,11 @@ def held_to_one_op(device: str) -> aicf.KernelRegistry:
             yield one_op(region)
             yield from v.viable(region) if v.viable else ()
 
-        takes = tuple(t for t in v.takes if t in CORES)
-        return replace(v, accepts=accepts, viable=viable if v.viable else None, takes=takes)
+        structures = tuple(t for t in v.takes if t in CORES)
+        return replace(v, accepts=accepts, viable=viable if v.viable else None, takes=structures)
 
-    found = (v for v in aicf.default_registry() if v.device == device)
-    return aicf.KernelRegistry(alone(v) for v in found if not v.takes or CORES.intersection(v.takes))
+    variants = (v for v in aicf.default_registry() if v.device == device)
+    return aicf.KernelRegistry(alone(v) for v in variants if not v.takes or CORES.intersection(v.takes))
 
 
 def _fusion(mlp: Mlp):
@@ -217,16 +219,16 @@ def _fusion(mlp: Mlp):
         kind = runtime(bench.device).kind
         capture = "auto" if bench.on_gpu else "off"
         fused = mlp.program(bench.device, capture=capture)
-        apart = mlp.program(bench.device, capture=capture, registry=held_to_one_op(kind))
+        unfused = mlp.program(bench.device, capture=capture, registry=held_to_one_op(kind))
         batch: dict[str, Any] = dict(zip("xy", mlp.batch_of(bench.rng)))
         if bench.on_gpu:
             batch = {name: bench.lab.torch.from_numpy(a).to(bench.lab.device) for name, a in batch.items()}
-        losses = [[float(program(batch)["loss"]) for _ in range(3)] for program in (fused, apart)]
+        losses = [[float(program(batch)["loss"]) for _ in range(3)] for program in (fused, unfused)]
         check(f"{case}: losses", losses[0], losses[1], mlp.tolerance)
-        times = bench.compare(_steps(bench, {"aicf": fused, ALONE: apart}, batch))
+        times = bench.compare(_steps(bench, {"aicf": fused, ALONE: unfused}, batch))
         gain = fused.explain().gain
         note = f"{gain.kernels_before} kernels, {gain.bytes_before:,} B before; {gain.kernels}, {gain.bytes:,} B fused"
-        kernels = *fused.plan.kernel_ids, *apart.plan.kernel_ids
+        kernels = *fused.plan.kernel_ids, *unfused.plan.kernel_ids
         yield row(case, "us", times["aicf"].per(1e-6), ALONE, times[ALONE].per(1e-6), note, kernels)
 
     return measure

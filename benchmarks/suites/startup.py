@@ -128,9 +128,9 @@ def starts(
         yield from _rows(f"{case}, {name}", runs, kernels)
 
 
-def _while_there_is_time(bench: Bench, most: int, rounds: int) -> Iterator[int]:
+def _while_there_is_time(bench: Bench, limit: int, rounds: int) -> Iterator[int]:
     """Numbers of rounds: one, and more of them while there is time for so many as long as the last."""
-    for n in range(most):
+    for n in range(limit):
         before = bench.left
         yield n
         if bench.left < rounds * (before - bench.left):

@@ -30,14 +30,14 @@ GROUPS = tuple(f"GEMMs of published weights, {m}" for m in ("all", *(f"M = {m}" 
 
 def sampled(seed: str) -> list[Problem]:
     """Different problems, round by round; a seed always gives the same ones."""
-    rng, found = random.Random(f"weights {seed}"), list[Problem]()
+    rng, samples = random.Random(f"weights {seed}"), list[Problem]()
     layouts = rng.sample(LAYOUTS, len(LAYOUTS))
     for phase in range(ROUNDS):
         for at, m in rng.sample(list(enumerate(ROWS)), len(ROWS)):
             layout = layouts[(at + phase) % len(layouts)]
             problems = (Problem(m, n, k, order=layout) for n, k in WEIGHTS)
-            found.append(rng.choice([p for p in problems if p.flops <= MAX_FLOPS and p not in found]))
-    return found
+            samples.append(rng.choice([p for p in problems if p.flops <= MAX_FLOPS and p not in samples]))
+    return samples
 
 
 def cases(bench: Bench) -> list[Case]:
@@ -49,9 +49,9 @@ def cases(bench: Bench) -> list[Case]:
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Of all cases, and of each number of rows."""
-    found = [r for r in rows if r["case"].startswith("weights ")]
+    compared = [r for r in rows if r["case"].startswith("weights ")]
     return mean_ratios(
-        dict(zip(GROUPS, [found, *([r for r in found if f" {m}x" in r["case"]] for m in ROWS)]))
+        dict(zip(GROUPS, [compared, *([r for r in compared if f" {m}x" in r["case"]] for m in ROWS)]))
     )
 
 
