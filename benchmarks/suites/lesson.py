@@ -185,7 +185,7 @@ def _measure(story: Story, bench: Bench) -> Iterator[Row]:
         except WrongResult as error:
             yield failed(case_name(p, step), f"WrongResult: {error}")
     graphs |= {name: operands.theirs(name) for name in p.peers}
-    times = device_times(bench, operands.turns, p.flops, graphs)
+    times = device_times(bench, operands.launch_sets, p.flops, graphs)
     best = times[min(p.peers, key=lambda name: times[name].median)].rate(p.flops / 1e12)
     for step in steps:
         bound, limit = step.bound(p, lab.runtime.spec)
