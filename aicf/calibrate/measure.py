@@ -50,14 +50,14 @@ class ColdBench(Bench):
     def _read_other_data(self) -> Call:
         """Sums twice as many bytes as the cache holds. They are read, not written, so that nothing is left to be written back."""
         kind, schema = OpKind("reduce_sum"), schema_of("reduce_sum")
-        given = TensorSpec(
+        source = TensorSpec(
             (max(1, 2 * self.runtime.spec.l2_bytes // 4096), 1024), DType.f32, self.runtime.kind
         )
-        attrs = schema.pack(schema.normalized([given], {"axes": (1,), "keepdims": False}))
-        (made,) = schema.infer([given], attrs)
-        region = RegionSpec.single(kind, attrs, [TensorDesc.dense(given)], [TensorDesc.dense(made)])
+        attrs = schema.pack(schema.normalized([source], {"axes": (1,), "keepdims": False}))
+        (sums,) = schema.infer([source], attrs)
+        region = RegionSpec.single(kind, attrs, [TensorDesc.dense(source)], [TensorDesc.dense(sums)])
         chosen = select(region, self.runtime.spec, self.registry).chosen.variant
-        tensors = self.runtime.empty(given), self.runtime.empty(made), self.workspace(chosen.id, region)
+        tensors = self.runtime.empty(source), self.runtime.empty(sums), self.workspace(chosen.id, region)
         self._other_data = tensors  # calls have pointers alone
         return self.loader.bind(chosen.id, region, tensors[:1], tensors[1:2], tensors[2])
 
@@ -150,12 +150,7 @@ class ColdTensors:
 
 
 def _cold_sample(
-    runtime: CudaRuntime,
-    calls: Sequence[Call],
-    capture_safe: bool,
-    read_other: Call,
-    before: Any,
-    behind: Any,
+    runtime: CudaRuntime, calls: Sequence[Call], capture_safe: bool, read_other: Call, before: Any, after: Any
 ) -> tuple[Sample, int]:
     """Device time of a graph of launches, each on the next set of tensors, after other data went through the cache."""
     driver, check, stream = runtime.driver, runtime.check, runtime.stream.handle
@@ -165,9 +160,9 @@ def _cold_sample(
             read_other()
         check(driver.cuEventRecord(before, stream))
         work()
-        check(driver.cuEventRecord(behind, stream))
-        check(driver.cuEventSynchronize(behind))
-        return float(check(driver.cuEventElapsedTime(before, behind))[0]) * 1e3
+        check(driver.cuEventRecord(after, stream))
+        check(driver.cuEventSynchronize(after))
+        return float(check(driver.cuEventElapsedTime(before, after))[0]) * 1e3
 
     once = min(timed(calls[0]) for _ in range(3))
     launches = max(1, min(LAUNCHES, int(SAMPLE_US / max(once, 1e-3))))

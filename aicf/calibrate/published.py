@@ -97,9 +97,9 @@ class ModelStep:
                 nn.AdamW(1e-4),
             )
         name, sizes = OTHERS[self.model]
-        made = example(name)
+        module = example(name)
         length = {"length": self.length} if self.length else {}
-        return made.build(batch=self.batch, **length, **sizes), made.loss(), made.optimizer()
+        return module.build(batch=self.batch, **length, **sizes), module.loss(), module.optimizer()
 
 
 def _is_view(region: RegionSpec) -> bool:
@@ -121,8 +121,8 @@ def steps(seed: str) -> Iterator[ModelStep]:
         model, tokens = rng.choice(MODELS), rng.choice(TOKENS)
         mode, policy = rng.choice(("infer", "infer", "train")), rng.choice(POLICIES)
         if model in TRANSFORMERS or model.startswith("BERT"):
-            most = 512 if model.startswith("BERT") else 1024 if model.startswith("GPT") else 4096
-            length = min(tokens, most, 2 ** rng.randrange(13))
+            limit = 512 if model.startswith("BERT") else 1024 if model.startswith("GPT") else 4096
+            length = min(tokens, limit, 2 ** rng.randrange(13))
             quantized = (
                 rng.choice(("", "", "", "int8", "int4")) if model in TRANSFORMERS and mode == "infer" else ""
             )
@@ -164,12 +164,14 @@ def endless(
 ) -> Iterator[Drawn]:
     """Different regions that are wanted, at most `each` of a step, the more likely the longer they take, as predicted; until many steps in a
     row have none."""
-    rng, found, barren = random.Random(f"regions {seed}"), set[str](), 0
+    rng, seen, barren = random.Random(f"regions {seed}"), set[str](), 0
     for step in steps(seed):
-        made = {r: us for r, us in step.regions(device).items() if r.key not in found and r.nbytes <= LARGEST}
-        order = sorted(made, key=lambda r: rng.random() ** (1 / made[r]), reverse=True)
+        candidates = {
+            r: us for r, us in step.regions(device).items() if r.key not in seen and r.nbytes <= LARGEST
+        }
+        order = sorted(candidates, key=lambda r: rng.random() ** (1 / candidates[r]), reverse=True)
         some = {region.key: region for region in islice(filter(wanted, order), each)}
-        found |= some.keys()
+        seen |= some.keys()
         yield from (Drawn(step, region) for region in some.values())
         barren = 0 if some else barren + 1
         if barren == BARREN:

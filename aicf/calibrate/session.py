@@ -42,12 +42,12 @@ def drawn(draw: str, device: DeviceSpec, registry: KernelRegistry) -> Iterator[D
 def candidates(region: RegionSpec, device: DeviceSpec, registry: KernelRegistry) -> list[str]:
     """Ids of the kernels that are predicted to be about as fast as the best one; none for a region that takes too long to measure."""
     try:
-        found = select(region, device, registry)
+        selection = select(region, device, registry)
     except AicfError:
         return []
-    if found.chosen.us > MOST_US:
+    if selection.chosen.us > MOST_US:
         return []
-    return [c.variant.id for c in found.ranked if c.us <= NEAR * found.chosen.us]
+    return [c.variant.id for c in selection.ranked if c.us <= NEAR * selection.chosen.us]
 
 
 def measure(

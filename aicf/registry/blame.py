@@ -18,23 +18,23 @@ __all__ = ["bound", "built", "check_arguments", "definition", "place", "run_on_h
 def built(variant: KernelVariant, region: RegionSpec, device: Any) -> Built:
     """What a variant's `build` makes; KernelError if it fails, or makes what its device can't run."""
     try:
-        made = variant.build(region, device)
+        result = variant.build(region, device)
     except AicfError:
         raise
     except Exception as error:
         raise failed(f"kernel {variant.id} can't be built", region, error, variant.build) from error
     on_host = variant.device == "cpu"
-    if isinstance(made, Collective) or (isinstance(made, HostCall) if on_host else _launches(made)):
-        return made
+    if isinstance(result, Collective) or (isinstance(result, HostCall) if on_host else _launches(result)):
+        return result
     raise KernelError(
         f"kernel {variant.id} can't be built: its `build` makes no call of the {variant.device} device",
-        expected="a HostCall" if on_host else "a list of Launch", got=repr(made)[:200],
+        expected="a HostCall" if on_host else "a list of Launch", got=repr(result)[:200],
         where=definition(variant.build), details=[f"region: {region}"], hint="return that from `build`",
     )  # fmt: skip
 
 
-def _launches(made: Any) -> bool:
-    return isinstance(made, (list, tuple)) and all(isinstance(launch, Launch) for launch in made)
+def _launches(result: Any) -> bool:
+    return isinstance(result, (list, tuple)) and all(isinstance(launch, Launch) for launch in result)
 
 
 def bound(
@@ -73,7 +73,7 @@ def run_on_host(
 
 def check_arguments(launch: Launch, region: RegionSpec) -> str | None:
     """What is wrong with a launch's arguments: of no such tensor, of no known sort, or not as many as the body takes."""
-    known: dict[type, tuple[str, int]] = {
+    scalars: dict[type, tuple[str, int]] = {
         In: ("operands", len(region.operands)),
         Out: ("results", len(region.results)),
     }
@@ -83,8 +83,8 @@ def check_arguments(launch: Launch, region: RegionSpec) -> str | None:
             entries = arg.entries if isinstance(arg, Table) else arg
             return next((w for i, a in enumerate(entries) if (w := wrong(f"{n}[{i}]", a))), None)
         tensor: Any = arg.source if isinstance(arg, TensorMap) else arg
-        if type(tensor) in known:
-            what, count = known[type(tensor)]
+        if type(tensor) in scalars:
+            what, count = scalars[type(tensor)]
             return (
                 None
                 if 0 <= tensor.index < count
@@ -98,8 +98,8 @@ def check_arguments(launch: Launch, region: RegionSpec) -> str | None:
         )
 
     for n, arg in enumerate(launch.args):
-        if found := wrong(str(n), arg):
-            return found
+        if sent := wrong(str(n), arg):
+            return sent
     try:
         signature = inspect.signature(launch.body)
     except (TypeError, ValueError):

@@ -147,8 +147,8 @@ class KernelIndex:
             yield self.variants[lowest.bit_length() - 1]
             bits ^= lowest
 
-    def _masks(self, found: dict) -> dict:
-        return {key: self._bits(members) for key, members in found.items()}
+    def _masks(self, groups: dict) -> dict:
+        return {key: self._bits(members) for key, members in groups.items()}
 
     def _bits(self, members: list[int]) -> Bits:
         digits = bytearray(b"0" * max(len(self.variants), 1))

@@ -40,8 +40,8 @@ def text_hash(kind: str, root: Path = Path(__file__).parents[2]) -> str:
 
 def _hash_of(folders: Iterable[str], root: Path) -> str:
     digest = blake2s(digest_size=8)
-    found = [path for folder in folders for path in (root / "aicf" / folder).rglob("*.py")]
-    for path in sorted(found, key=lambda p: p.as_posix()):
+    paths = [path for folder in folders for path in (root / "aicf" / folder).rglob("*.py")]
+    for path in sorted(paths, key=lambda p: p.as_posix()):
         text = path.read_text(encoding="utf-8")  # universal newlines: \r\n is read as \n
         digest.update(f"{path.relative_to(root).as_posix()}\0{text}\0".encode())
     return digest.hexdigest()

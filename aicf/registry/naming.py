@@ -20,12 +20,12 @@ def matching(registry: KernelRegistry, pattern: str, device: str | None = None) 
     pattern  `cuda.gemm_wgmma.v1[128x128]`, `gemm_wgmma[128x128]`, `gemm_wgmma` in all configs, `gemm_wgmma[128x*`, or one of a former id;
              a bracket before a digit, `*` or `?` is the id's; any other begins a class of characters where that finds some, or else is the id's
     """
-    found: tuple[KernelVariant, ...] = ()
+    matches: tuple[KernelVariant, ...] = ()
     for glob in _globs(pattern):
-        found = found or tuple(v for v in registry if any(fnmatchcase(name, glob) for name in _names(v)))
-    if not found:
+        matches = matches or tuple(v for v in registry if any(fnmatchcase(name, glob) for name in _names(v)))
+    if not matches:
         raise _unknown(registry, pattern, device)
-    return tuple(v for v in found if device in (None, v.device)) or found
+    return tuple(v for v in matches if device in (None, v.device)) or matches
 
 
 def _globs(pattern: str) -> list[str]:

@@ -75,13 +75,15 @@ class OpKey:
                     hint="select(RegionSpec.single(...), device, registry) takes the whole question",
                 )
             attrs = schema.pack({})
-            own = [
+            shapes = [
                 self.dtype if d.type.shared else min(d.type.dtypes, key=lambda t: t.id)
                 for d in schema.operands
             ]
-            operands = [desc(m, n, dtype=t) for t in own]
-            made = schema.infer([TensorSpec((m, n), t, self.device) for t in own], attrs, self.device)
-            return RegionSpec.single(self.kind, attrs, [*operands], [desc(m, n, dtype=r.dtype) for r in made])
+            operands = [desc(m, n, dtype=t) for t in shapes]
+            results = schema.infer([TensorSpec((m, n), t, self.device) for t in shapes], attrs, self.device)
+            return RegionSpec.single(
+                self.kind, attrs, [*operands], [desc(m, n, dtype=r.dtype) for r in results]
+            )
         attrs = schema_of(self.kind).pack(
             {
                 "act": int(self.act),
@@ -157,8 +159,8 @@ class KernelRegistry:
             self._load(v.device)
             self._check_free(v)
             _check_kinds(v)
-        whole = isinstance(variant, Kernel) or not variant.config
-        if whole and added[0].module == MAIN:
+        complete = isinstance(variant, Kernel) or not variant.config
+        if complete and added[0].module == MAIN:
             for v in [v for v in self._by_id.values() if _again(v, added[0])]:
                 del self._by_id[v.id]
         for v in added:
@@ -171,11 +173,11 @@ class KernelRegistry:
         self._by_id[variant.id] = variant
 
     def _check_free(self, variant: KernelVariant) -> None:
-        known = self._by_id.get(variant.id)
-        again = known is not None and known.module == variant.module == MAIN
-        if known is not None and known is not variant and not again:
+        registered = self._by_id.get(variant.id)
+        again = registered is not None and registered.module == variant.module == MAIN
+        if registered is not None and registered is not variant and not again:
             raise RegistryError(
-                f"kernel id {variant.id!r} is taken by {known.origin}",
+                f"kernel id {variant.id!r} is taken by {registered.origin}",
                 hint="raise the version: ids are never reused",
             )
 
@@ -193,8 +195,8 @@ class KernelRegistry:
 
     def _new_in(self, module: ModuleType) -> Iterator[KernelVariant]:
         for value in variants_in(module):
-            known = self._by_id.get(value.id)
-            if known is None or replace(known, origin=value.origin) != value:
+            registered = self._by_id.get(value.id)
+            if registered is None or replace(registered, origin=value.origin) != value:
                 yield value
 
     def defer(self, device: str, modules: Callable[[], Iterable[ModuleType]]) -> None:

@@ -150,10 +150,10 @@ class Selector:
         self._free: Selector | None = None
 
     def __call__(self, region: RegionSpec) -> Selection:
-        found = self.ask(region)
-        if isinstance(found, NoKernelError):
-            raise found
-        return found
+        answer = self.ask(region)
+        if isinstance(answer, NoKernelError):
+            raise answer
+        return answer
 
     def trim(self) -> None:
         """Forget what was answered if that is much: each size of a batch asks of regions of its own. Which kernel won for a form
@@ -186,8 +186,8 @@ class Selector:
 
     def alone(self, region: RegionSpec) -> Candidate | None:
         """The best kernel of a region: the walk's answer if there is one, or else the best that the masks leave."""
-        known = self._best.get(region)
-        return known[0] if known else self.best(region, self._may_take(region))
+        earlier = self._best.get(region)
+        return earlier[0] if earlier else self.best(region, self._may_take(region))
 
     def least(self, region: RegionSpec) -> float:
         """Microseconds that no kernel of a region takes less than, found without asking any."""
@@ -219,8 +219,8 @@ class Selector:
             if best is not None and self._hopeless(variant, region, best):
                 continue
             if self._takes(variant, region, order, refuses):
-                found = self._candidate(variant, region)
-                best = found if best is None or _better(found, best) else best
+                candidate = self._candidate(variant, region)
+                best = candidate if best is None or _better(candidate, best) else best
         if best is not None:
             self._winners[region.form], self._best[region] = best.variant, (best, bits)
         return best
@@ -302,8 +302,8 @@ class Selector:
         """The best kernel of a region with fused numerics, whatever its class, and its microseconds; None if none takes it."""
         if self._free is None:
             self._free = self.like(strict=False, invariant=False)
-        found = self._free.alone(replace(region, strict=False, invariant=False))
-        return (found.variant, found.us) if found else None
+        selection = self._free.alone(replace(region, strict=False, invariant=False))
+        return (selection.variant, selection.us) if selection else None
 
     def class_times(self, region: RegionSpec) -> dict[NumericClass, float]:
         """Microseconds of the best kernel of each numeric class."""
@@ -329,15 +329,15 @@ class Selector:
     def _rejected(self, region: RegionSpec) -> tuple[Rejection, ...]:
         taken = {c.variant.id for c in self(region).ranked} if self.alone(region) else frozenset()
         order, refuses = self._summing_order(region), self._invariance(region)
-        found = []
+        rejected = []
         for variant in self.registry.variants(region.kind):
             if variant.device != self.device.kind or variant.id in taken:
                 continue
             reject = lacks(variant, self.required) or variant.supported(region, self.device)
             reject = reject or (refuses(variant) if refuses else None) or self._found_wrong(variant, region)
             strict = Reject("strict", f"sums in another order than {order}, which the op alone would run")
-            found.append(Rejection(variant, reject or strict))
-        return tuple(found)
+            rejected.append(Rejection(variant, reject or strict))
+        return tuple(rejected)
 
     def _none(self, region: RegionSpec) -> NoKernelError:
         rejected = self._rejected(region)

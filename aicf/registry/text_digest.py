@@ -115,12 +115,12 @@ class _Reach(Portable):
 
     def imported(self, what: ImportedName, names: Sequence[str], fn: Any) -> bytes:
         """Followed: a body is imported where it is built."""
-        found = import_module("." * what.level + what.module, sys.modules[fn.__module__].__package__)
+        value = import_module("." * what.level + what.module, sys.modules[fn.__module__].__package__)
         if what.attribute is None:
-            return self.attribute(found, names)
-        if not hasattr(found, what.attribute):
-            import_module(f"{found.__name__}.{what.attribute}")
-        return self.attribute(getattr(found, what.attribute), names)
+            return self.attribute(value, names)
+        if not hasattr(value, what.attribute):
+            import_module(f"{value.__name__}.{what.attribute}")
+        return self.attribute(getattr(value, what.attribute), names)
 
     def name(self, kind: type) -> bytes:
         """Of a record: what its class does, too."""

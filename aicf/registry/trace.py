@@ -52,16 +52,16 @@ def describe_product(selection: Selection) -> str:
     if not isinstance(program, RegionProgram) or not isinstance(program.core, Gemm):
         return ""
     after = program.after
-    kinds, kept = [], False
+    kinds, keeps = [], False
     for apply in after.applies:
         if apply.kind.name == "bias_add" and 0 < (slot := apply.ins[1]) <= len(after.loads):
             load = after.loads[slot - 1]  # slot 0 is the product
             kinds.append(BIAS_PER_N if load.strides[-1] else BIAS_PER_M if any(load.strides) else BIAS_SCALAR)
         elif apply.kind.name in ActKind.__members__:
-            kept |= apply.ins[0] in {slot for slot, _ in after.stores}
+            keeps |= apply.ins[0] in {slot for slot, _ in after.stores}
     rounds = program.core.precision is not Precision.exact and program.core.dtype is f32
     text = f" · precision {program.core.precision.name}" if rounds else ""
-    return text + (f" · bias {', '.join(kinds)}" + " · z kept" * kept if kinds else "")
+    return text + (f" · bias {', '.join(kinds)}" + " · z kept" * keeps if kinds else "")
 
 
 def why_next_lost(selection: Selection, shown: int | None = None) -> str:
@@ -96,8 +96,8 @@ def lost_in_short(selection: Selection) -> tuple[str, str, str]:
         return other.variant.name, "equal", why_next_lost(selection).rpartition(" ")[2]
     deltas = _deltas(best, other)
     gap = other.us - best.us
-    told = f"{gap:.2f} us" if gap < 10 else microseconds(gap)
-    return other.variant.name, f"+{told}", max(deltas, key=lambda name: deltas[name])
+    text = f"{gap:.2f} us" if gap < 10 else microseconds(gap)
+    return other.variant.name, f"+{text}", max(deltas, key=lambda name: deltas[name])
 
 
 def selection_lines(
@@ -137,7 +137,7 @@ SHOWN = 3  # notes that came close, each told with how often
 
 def recognised_lines(notes: Sequence[Recognised], verbose: bool = False) -> list[Text]:
     """`recognised attention 12 × (causal, scale 0.125) from 11 ops each`, and what came close and why not; verbose, each with its place."""
-    found = Counter((n.what, n.told, n.ops) for n in notes if n.ops)
+    counts = Counter((n.what, n.told, n.ops) for n in notes if n.ops)
     close = Counter((n.what, n.told) for n in notes if not n.ops)
     lines = [
         Text("  recognised  ", style="green").append(
@@ -145,7 +145,7 @@ def recognised_lines(notes: Sequence[Recognised], verbose: bool = False) -> list
             + (f" from {ops} ops{' each' if count > 1 else ''}" if ops > 1 else ""),
             style="none",
         )
-        for (what, told, ops), count in found.items()
+        for (what, told, ops), count in counts.items()
     ]
     lines += [
         Text(f"  close to {what}: ", style="yellow").append(
@@ -182,14 +182,14 @@ def _rejected_in_short(selection: Selection) -> str:
 
 def numerics_text(selection: Selection) -> str:
     """`wgmma f16 in f32, 4096 terms in order`: what decides the bits of a row; or why other rows do."""
-    found = selection.chosen.variant.numeric_class(selection.region, selection.device)
-    return f"no class: {found.reason}" if isinstance(found, Reject) else str(found)
+    numeric = selection.chosen.variant.numeric_class(selection.region, selection.device)
+    return f"no class: {numeric.reason}" if isinstance(numeric, Reject) else str(numeric)
 
 
 def numerics_json(selection: Selection) -> dict[str, Any]:
     """The class of the chosen kernel as data, or {"refused": why there is none}."""
-    found = selection.chosen.variant.numeric_class(selection.region, selection.device)
-    return {"refused": found.reason} if isinstance(found, Reject) else found.to_json()
+    numeric = selection.chosen.variant.numeric_class(selection.region, selection.device)
+    return {"refused": numeric.reason} if isinstance(numeric, Reject) else numeric.to_json()
 
 
 def _named(candidate: Candidate) -> str:
@@ -222,9 +222,9 @@ def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: i
     kernels = {reason: kernels_of(variants) for reason, variants in refusing.items()}
     all_agree = len(kernels) == 1
     parts = []
-    for reason, found in sorted(kernels.items(), key=lambda item: (len(item[1]), item[0])):
-        n = len(found)
-        who = _called(found[0].variants) if n == 1 else f"all {n}" if all_agree else f"{n} of them"
+    for reason, names in sorted(kernels.items(), key=lambda item: (len(item[1]), item[0])):
+        n = len(names)
+        who = _called(names[0].variants) if n == 1 else f"all {n}" if all_agree else f"{n} of them"
         parts.append(f"{who}: {reason}")
     return " · ".join(parts[:shown]) + (
         f" · and {counted(len(parts) - shown, 'more reason')} (-v)" if len(parts) > shown else ""

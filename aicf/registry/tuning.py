@@ -41,11 +41,11 @@ class Tuning(Mapping[tuple[str, str], float]):
 
     def __init__(self, header: Header, regions: Iterable[Measured] = ()) -> None:
         self.header = header
-        found = sorted(((m.region.key, m) for m in regions), key=lambda pair: pair[0])
-        self.regions: Mapping[str, Measured] = dict(found)
-        if len(found) != len(self.regions):
+        ordered = sorted(((m.region.key, m) for m in regions), key=lambda pair: pair[0])
+        self.regions: Mapping[str, Measured] = dict(ordered)
+        if len(ordered) != len(self.regions):
             raise TuningError("a region is given twice", expected="each region once, with all its kernels")
-        self._us = {(key, id): t.us for key, m in found for id, t in sorted(m.timings.items())}
+        self._us = {(key, id): t.us for key, m in ordered for id, t in sorted(m.timings.items())}
         for (key, id), us in self._us.items():
             if not (math.isfinite(us) and us > 0):
                 raise TuningError(
@@ -78,8 +78,8 @@ class Tuning(Mapping[tuple[str, str], float]):
 
     def refused(self, key: str, kernel_id: str) -> str | None:
         """Why a kernel must not be used for a region, if it was found wrong there."""
-        found = self.regions.get(key)
-        return found.refused.get(kernel_id) if found else None
+        measured = self.regions.get(key)
+        return measured.refused.get(kernel_id) if measured else None
 
     def noise(self, key: str, kernel_id: str) -> float:
         """How far off a time may be beside one of another region, in microseconds: half the interquartile range, the
@@ -110,11 +110,11 @@ class Tuning(Mapping[tuple[str, str], float]):
     def changed(self, registry: KernelRegistry) -> list[str]:
         """Kernels, and ops that they inline, that have another text today."""
         header, same = self.header, self.header.text == text_hash(self.header.kind)
-        known = {id: registry.by_id(id) for id in header.kernels if id in registry}
-        kernels = [v for v in known.values() if not (same and v.origin == "aicf")]
+        registered = {id: registry.by_id(id) for id in header.kernels if id in registry}
+        kernels = [v for v in registered.values() if not (same and v.origin == "aicf")]
         ops = [name for name in header.ops if not (same and schema_of(name).origin == "aicf")]
-        found = [v.id for v in kernels if variant_digest(v) != header.kernels[v.id]]
-        return found + [name for name in ops if op_digest(name) != header.ops[name]]
+        changes = [v.id for v in kernels if variant_digest(v) != header.kernels[v.id]]
+        return changes + [name for name in ops if op_digest(name) != header.ops[name]]
 
     def stale(self, registry: KernelRegistry) -> list[str]:
         """What has changed, and kernels that are no more."""
@@ -122,15 +122,15 @@ class Tuning(Mapping[tuple[str, str], float]):
 
     def without(self, names: Collection[str]) -> Tuning:
         """Without the times of these kernels, and of regions with these ops."""
-        kept = []
+        remaining = []
         for m in self.regions.values():
             timings = {id: t for id, t in m.timings.items() if id not in names}
             refused = {id: why for id, why in m.refused.items() if id not in names}
             if (timings or refused) and inlined(m.region).isdisjoint(names):
-                kept.append(Measured(m.region, timings, refused))
+                remaining.append(Measured(m.region, timings, refused))
         known = self.header.kernels, self.header.ops
         kernels, ops = ({name: d for name, d in digests.items() if name not in names} for digests in known)
-        return Tuning(replace(self.header, kernels=kernels, ops=ops), kept)
+        return Tuning(replace(self.header, kernels=kernels, ops=ops), remaining)
 
     def merge(self, *others: Tuning) -> Tuning:
         """All regions of all. Of two times for one kernel and region the more telling one stays; a refusal outweighs both.
@@ -156,9 +156,9 @@ class Tuning(Mapping[tuple[str, str], float]):
             )  # fmt: skip
         for what, ours, others in (("kernels", mine.kernels, theirs.kernels), ("ops", mine.ops, theirs.ops)):
             both = sorted(ours.keys() & others.keys())
-            if apart := [f"{n}: {ours[n]} and {others[n]}" for n in both if ours[n] != others[n]]:
+            if different := [f"{n}: {ours[n]} and {others[n]}" for n in both if ours[n] != others[n]]:
                 raise TuningError(
-                    f"these times are of different {what}", details=apart,
+                    f"these times are of different {what}", details=different,
                     hint="aicf tune --update measures the older one's regions again",
                 )  # fmt: skip
 
@@ -221,8 +221,8 @@ class Tuning(Mapping[tuple[str, str], float]):
         from .tuning_file import text_of
 
         try:
-            with replacing(Path(path)) as beside:
-                beside.write_text(text_of(self), encoding="utf-8", newline="\n")
+            with replacing(Path(path)) as temporary:
+                temporary.write_text(text_of(self), encoding="utf-8", newline="\n")
         except (OSError, TypeError, ValueError) as error:  # no text, or a NUL in it
             raise TuningError(f"{str(path)!r} can't be written: {error}") from error
 
@@ -233,32 +233,34 @@ class Tuning(Mapping[tuple[str, str], float]):
         """
         from filelock import FileLock
 
-        path, whole = Path(path), self
+        path, merged = Path(path), self
         with FileLock(path.with_name(f".{path.name}.lock")):
             if path.exists():
                 old = Tuning.load(path)
                 if update is None:
-                    whole = old.merge(self)
+                    merged = old.merge(self)
                 else:
-                    whole = old.without(old.stale(update)).updated(self)
-            whole.save(path)
-        return whole
+                    merged = old.without(old.stale(update)).updated(self)
+            merged.save(path)
+        return merged
 
 
-def tuning_of(given: Times | str | Path | None, device: DeviceSpec, registry: KernelRegistry) -> Times | None:
+def tuning_of(
+    source: Times | str | Path | None, device: DeviceSpec, registry: KernelRegistry
+) -> Times | None:
     """What `compile(tuning=…)` takes, as selection takes it: a file is loaded and checked, a mapping's times are."""
-    if given is None:
+    if source is None:
         return None
-    if isinstance(given, Tuning):
-        given.check("this tuning", device, registry)
-        return given
-    if isinstance(given, str | Path):
-        return Tuning.load(given, device, registry)
-    if not isinstance(given, Mapping):
+    if isinstance(source, Tuning):
+        source.check("this tuning", device, registry)
+        return source
+    if isinstance(source, str | Path):
+        return Tuning.load(source, device, registry)
+    if not isinstance(source, Mapping):
         raise TuningError(
-            f"tuning is {given!r}", expected="a file, a Tuning, or {(region key, kernel id): us}"
+            f"tuning is {source!r}", expected="a file, a Tuning, or {(region key, kernel id): us}"
         )
-    for entry, us in given.items():
+    for entry, us in source.items():
         if not (
             isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
         ):
@@ -271,4 +273,4 @@ def tuning_of(given: Times | str | Path | None, device: DeviceSpec, registry: Ke
             )
         if entry[1] not in registry:
             raise TuningError(f"no kernel {entry[1]!r} is registered", expected="ids that `aicf info` lists")
-    return {(key, registry.by_id(id).id): us for (key, id), us in given.items()}
+    return {(key, registry.by_id(id).id): us for (key, id), us in source.items()}

@@ -72,8 +72,8 @@ def _line(value: Any) -> str:
 
 
 def _checksum(data: Mapping[str, Any]) -> str:
-    kept = {name: value for name, value in data.items() if name != "checksum"}
-    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    content = {name: value for name, value in data.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return blake2s(text.encode(), digest_size=16).hexdigest()
 
 

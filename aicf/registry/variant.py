@@ -257,8 +257,8 @@ class KernelVariant(Immovable):
             if reason := device.missing(need):
                 return Reject("needs", reason)
         if self.shared > device.shared_per_block:
-            found = f"{device.name} has {device.shared_per_block}"
-            return Reject("needs", f"needs {self.shared} bytes of shared memory for a block; {found}")
+            available = f"{device.name} has {device.shared_per_block}"
+            return Reject("needs", f"needs {self.shared} bytes of shared memory for a block; {available}")
         return None
 
 
@@ -304,10 +304,10 @@ class Kernel:
 
 def kernels_of(variants: Iterable[KernelVariant]) -> list[Kernel]:
     """Variants as kernels: those of one id and one origin are its configs."""
-    found: dict[tuple[str, str], list[KernelVariant]] = {}
+    groups: dict[tuple[str, str], list[KernelVariant]] = {}
     for v in variants:
-        found.setdefault((v.kernel, v.origin), []).append(v)
-    return [Kernel(id, tuple(configs)) for (id, _), configs in found.items()]
+        groups.setdefault((v.kernel, v.origin), []).append(v)
+    return [Kernel(id, tuple(configs)) for (id, _), configs in groups.items()]
 
 
 def variants_in(module: ModuleType) -> tuple[KernelVariant, ...]:
@@ -363,20 +363,20 @@ def variant(
         )
     named = named_configs(id, configs) if several else [(" ".join(map(str, config)).replace("_", " "), None)]
     ids = [f"{id}[{name}]" if name else id for name, _ in named]
-    for made in ids:
-        if not _ID.fullmatch(made):
+    for config_id in ids:
+        if not _ID.fullmatch(config_id):
             raise RegistryError(
-                f"kernel id {made!r} is malformed",
+                f"kernel id {config_id!r} is malformed",
                 expected="cpu.name.vN or cuda.name.vN, such as 'cuda.add_half2.v1', and words of a to z and 0 to 9 in brackets where a kernel has several configs",
                 hint="name each: configs={'64 threads': 64}, or give their class a __str__" if several and _ID.fullmatch(id) else None,
             )  # fmt: skip
-    if repeated := [made for n, made in enumerate(ids) if made in ids[:n]]:
+    if repeated := [config_id for n, config_id in enumerate(ids) if config_id in ids[:n]]:
         raise RegistryError(f"kernel {id} has two configs of one name", got=", ".join(repeated))
 
     def make(cls: type) -> Any:
         functions = functions_of(cls, id, several)
         types = frozenset(dtypes or (DType if id.startswith("cpu.") else BASIC))
-        made = tuple(
+        variants = tuple(
             KernelVariant(
                 each, kinds, each.split(".")[0], dtypes=types, doc=inspect.getdoc(cls) or "", settings=value,
                 takes=answer(id, "takes", takes, several, value), alignment=answer(id, "alignment", alignment, several, value),
@@ -385,7 +385,7 @@ def variant(
             )
             for each, (_, value) in zip(ids, named)
         )  # fmt: skip
-        return Kernel(id, made) if several else made[0]
+        return Kernel(id, variants) if several else variants[0]
 
     return make
 
