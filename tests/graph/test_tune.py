@@ -16,6 +16,7 @@ from aicf import nn
 from aicf.cpu_kernels import reference
 from aicf.device.runtime import CpuRuntime
 from aicf.errors import TuningError
+from aicf.graph.compile import Recipe, _asking
 from aicf.graph.tune import measure, tune
 from aicf.graph.tune.measure import Bench
 from aicf.graph.tune.session import families
@@ -72,8 +73,8 @@ def test_a_family_is_a_region_with_its_parts():
     registry = registry_of(
         kernel("cpu.alone.v1", us=10.0), kernel("cpu.fused.v1", us=1.0, signatures=["relu + neg"]),
     )  # fmt: skip
-    recipe = aicf.graph.compile.Recipe(model, "infer")
-    ask = aicf.graph.compile._asking(recipe, CPU.spec, registry, frozenset(), False, 1)
+    recipe = Recipe(model, "infer")
+    ask = _asking(recipe, CPU.spec, registry, frozenset(), (False, False), 1)
     found = families(ask(None).asked)
     names = sorted(sorted(s.region.signature for s in family) for family in found)
     assert names in ([["neg", "relu", "relu + neg"], ["sigmoid"]], [["relu", "relu + neg"], ["sigmoid"]])
@@ -115,9 +116,7 @@ def test_a_family_that_could_not_be_measured_whole_is_left_out_whole():
     fused = kernel("cpu.fused.v1", us=1.0, signatures=["relu + neg"])
     registry = registry_of(alone, fused)
     model = nn.Model({"x": aicf.TensorSpec((8, 8))}).add(nn.ReLU()).add(Negate())
-    ask = aicf.graph.compile._asking(
-        aicf.graph.compile.Recipe(model, "infer"), CPU.spec, registry, frozenset(), False, 1
-    )
+    ask = _asking(Recipe(model, "infer"), CPU.spec, registry, frozenset(), (False, False), 1)
     count = len(ask(None).asked)
     assert count >= 2
     report = tune(ask, CPU, registry, count - 1.5, bench=Timed(registry))
@@ -317,8 +316,8 @@ class Erratic(Bench):
 def test_every_kernel_of_the_plan_was_measured_however_choices_fall(seed):
     """Each time that comes in may raise regions that nobody had asked about."""
     registry = aicf.default_registry()
-    recipe = aicf.graph.compile.Recipe(mlp(), "train", TRAIN["loss"], TRAIN["optimizer"])
-    ask = aicf.graph.compile._asking(recipe, CPU.spec, registry, frozenset(), False, 1)
+    recipe = Recipe(mlp(), "train", TRAIN["loss"], TRAIN["optimizer"])
+    ask = _asking(recipe, CPU.spec, registry, frozenset(), (False, False), 1)
     bench = Erratic(registry, seed)
     report = tune(ask, CPU, registry, 1000.0, bench=bench)
     assert all((s.region.key, s.kernel_id) in report.tuning for s in report.after.plan)
