@@ -15,7 +15,7 @@ from ..device.spec import DeviceSpec, preset
 from ..device.tensor import Runtime
 from ..dispatch import default_registry
 from ..errors import DeviceError, VerifyError
-from ..ir import Value
+from ..ir import Role, Value
 from ..progress import Advance, no_progress
 from ..progress import progress as line
 from ..registry.index import REQUIRED, required_flags
@@ -29,7 +29,7 @@ from ..types import Precision
 from .dump import OFF, Dump, begin
 from .emit.builder import GraphEmitter
 from .emit.parallel import Parallel
-from .emit.passes import lower, optimize, verify, verify_after
+from .emit.passes import lower, makers, optimize, verify, verify_after
 from .emit.policy import Policy
 from .emit.trace import FED, LossLike, ModelLike, OptimizerLike, Recipe, trace
 from .fuse import form_regions
@@ -76,8 +76,8 @@ def _compiled(
 ) -> CompiledPlan:  # fmt: skip
     device, price = selector.device, Pricer(selector)
 
-    def rewrite(ctx: GraphEmitter, wanted: Iterable[Value]) -> None:
-        graph, wanted = ctx.builder.graph, list(wanted)
+    def rewrite(ctx: GraphEmitter, results: Iterable[Value], loss: Iterable[Value]) -> None:
+        graph, wanted = ctx.builder.graph, [*results, *loss]
         dump.emitted(graph)
         verify_after("emission", graph)
         moved = [] if selector.strict else keep_channels_last(ctx, wanted)
@@ -85,8 +85,20 @@ def _compiled(
         graph.recognised = [*moved, *recognise(ctx, wanted, price, recipe.mode != "infer", selector.strict)]
         dump.recognised(graph)
         verify_after("recognition", graph)
+        if selector.invariant:
+            states = [
+                graph.values[new]
+                for old, new in graph.updates.items()
+                if graph.values[old].role is not Role.fault
+            ]
+            forward.update(op.oid for op in makers(graph, [*results, *states]))
+            emitted.update(op.oid for op in graph.ops)
 
+    forward, emitted = set[int](), set[int]()
     graph = trace(recipe, sizes, device.kind, phase, rewrite)
+    for op in graph.ops if selector.invariant else ():
+        if op.oid not in forward and (recipe.mode != "infer" or op.oid in emitted):
+            op.constraints = {**op.constraints, "free": True}  # the loss, and what is behind it
     dump.traced(graph)
     verify_after("what follows emission: gradients and the optimizer's step", graph)
     graph = optimize(graph)
@@ -151,8 +163,9 @@ def compile(
     numerics    "fused", the default: a value that stays inside a kernel is kept as it is computed, in f32 for every float; what is stored,
                 converted or compared is rounded as in memory. "strict": every op's result is rounded, and nothing is
                 contracted, so that fused kernels give the bits of unfused ones
-    invariant   when inferring, a row's bits do not depend on how many rows there are, nor on its index: strict numerics, and for each op
-                that adds up kernels of one numeric class for any number of rows. `explain` shows what it costs (docs/determinism.md)
+    invariant   a row's bits do not depend on how many rows there are, nor on its index: strict numerics, and for each op that adds up
+                kernels of one numeric class for any number of rows. So for what the model computes, in all modes; the loss,
+                gradients and the optimizer are free. `explain` shows what it costs (docs/determinism.md)
     precision   "exact"; "tf32x3" and "tf32" let products of f32 round their operands, for the sake of tensor cores
     policy      "bf16": the model computes in bf16 from parameters and inputs of f32, which are converted where they are used;
                 parameters, gradients, the optimizer's state, the loss and results stay in f32. "f16": the same in f16, with a scale of
@@ -180,9 +193,15 @@ def compile(
     if shared is not None:
         shared.join(rt)
         if shared.ranks > 1:
-            shared.prepare(recipe, rt, numerics=numerics or "fused", deterministic=deterministic, beam=beam)
+            shared.prepare(
+                recipe,
+                rt,
+                numerics="invariant" if invariant else numerics or "fused",
+                deterministic=deterministic,
+                beam=beam,
+            )
     required = required_flags(deterministic, capture == "strict" and rt.kind == "cuda")
-    rounding = rounding_of(numerics, invariant, mode)
+    rounding = rounding_of(numerics, invariant)
     registry = default_registry() if registry is None else registry
     tuning = tuning_of(tuning, rt.spec, registry)
     if tune is not None:
@@ -212,7 +231,7 @@ def compile(
             optimizer=recipe.optimizer if mode == "train" else None, capture=capture, deterministic=deterministic,
             numerics=numerics, precision=precision, policy=policy, beam=beam, hoist=hoist,
             variables=own if session is None else session, registry=registry, tuning=tuning,
-            invariant=invariant and mode == "infer",
+            invariant=invariant,
         )  # fmt: skip
 
     program = Program(recipe, rt, selector.registry, own, specialise, replay, in_mode)
@@ -252,7 +271,7 @@ def tune_for(
     recipe = (
         Recipe(model, mode, loss, optimizer, accumulate, precision, policy) if model is not None else None
     )
-    rounding = rounding_of(numerics, invariant, mode)
+    rounding = rounding_of(numerics, invariant)
     ask = _asking(recipe, rt.spec, registry, REQUIRED, rounding, beam, tuple(again))
     return tune_regions(ask, rt, registry, seconds, tuning, progress)
 
@@ -363,7 +382,7 @@ def _compiled_for(
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = default_registry() if registry is None else registry
     required = required_flags(deterministic)
-    rounding = rounding_of(numerics, invariant, mode)
+    rounding = rounding_of(numerics, invariant)
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, *rounding)
     dump = OFF
     if into is not None:
@@ -379,19 +398,14 @@ def _checked_beam(beam: Any) -> int:
     return beam
 
 
-def rounding_of(numerics: str | None, invariant: bool, mode: str = "infer") -> tuple[bool, bool]:
-    """(strict, invariant), as a Selector takes them; VerifyError where they contradict each other or the mode."""
+def rounding_of(numerics: str | None, invariant: bool) -> tuple[bool, bool]:
+    """(strict, invariant), as a Selector takes them; VerifyError where they contradict each other."""
     if numerics not in (None, "fused", "strict"):
         raise VerifyError(f"numerics {numerics!r} is unknown", expected="fused, strict")
     if invariant and numerics == "fused":
         raise VerifyError(
             'invariant=True with numerics="fused"', expected="strict numerics, which invariant rows imply",
             hint="leave numerics out, or invariant",
-        )  # fmt: skip
-    if invariant and mode != "infer":
-        raise VerifyError(
-            f"invariant=True in mode {mode!r}", expected='mode "infer": gradients add up over rows, however many there are',
-            hint='compile the model with mode="infer" for invariant rows; both programs share its parameters',
         )  # fmt: skip
     return invariant or numerics == "strict", invariant
 

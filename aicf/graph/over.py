@@ -54,7 +54,7 @@ def explain_over(
     spec = device if isinstance(device, DeviceSpec) else preset(device)
     registry = lacking(default_registry() if registry is None else registry, without)
     required = required_flags(deterministic)
-    rounding = rounding_of(numerics, invariant, mode)
+    rounding = rounding_of(numerics, invariant)
     selector = Selector(registry, spec, tuning_of(tuning, spec, registry), required, *rounding)
 
     free = selector.like(strict=False, invariant=False) if invariant else None

@@ -98,7 +98,7 @@ class Op:
     attr_blob: bytes | None = None
     constraints: Mapping[str, Any] = field(
         default_factory=dict
-    )  # "alias": {output position: (input position, how)}; "sync": True after a fence; "view": True where strides say all
+    )  # "alias": {output position: (input position, how)}; "sync": True after a fence; "view": True where strides say all; "free": True beyond invariant rows
     hints: Mapping[str, Any] = field(default_factory=dict)
     saved: tuple[int, ...] = ()  # values kept for this op's gradient
     where: str = ""

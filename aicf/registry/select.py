@@ -293,6 +293,10 @@ class Selector:
 
     # --- invariant rows -------------------------------------------------------------------------------------------------
 
+    def rounding(self, free: bool) -> tuple[bool, bool]:
+        """(strict, invariant) of the regions of an op; `free`: of a backward pass, whose rows are not invariant."""
+        return (False, False) if free and self.invariant else (self.strict, self.invariant)
+
     def like(self, **changed: Any) -> Selector:
         """A selector of the same registry, device, tuning data, flags and numerics, but for what is changed."""
         names = "registry", "device", "tuning", "required", "strict", "invariant"

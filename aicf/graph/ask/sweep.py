@@ -179,7 +179,9 @@ class Sweep(InNotebook, Printed):
         ]  # fmt: skip
         if free:
             label = tag("title", "without invariant rows")
-            drawn = tag("path", d=f"M{free.replace(' ', 'L')}", fill="none", stroke="#888888", stroke_dasharray="4 3")
+            drawn = tag(
+                "path", d=f"M{free.replace(' ', 'L')}", fill="none", stroke="#888888", stroke_dasharray="4 3"
+            )
             shapes.append(tag("g", label, drawn))
         for size in self.switches:
             x, _ = at(size, math.exp(y0))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...config import verify_passes
 from ...errors import AicfError, CallSpecError, VerifyError
-from ...ir import EXTERNAL, Graph, LoweredOp, Op
+from ...ir import EXTERNAL, Graph, LoweredOp, Op, Value
 from ...ops.collectives import COLLECTIVE
 from ...ops.schema import schema_of
 from ...types import AttrPack, TensorSpec
@@ -34,6 +36,16 @@ def optimize(graph: Graph) -> Graph:
             value.producer = None
     graph.ops = kept
     return graph
+
+
+def makers(graph: Graph, values: Iterable[Value]) -> list[Op]:
+    """The ops that these values are computed by."""
+    needed, found = {value.vid for value in values}, []
+    for op in reversed(graph.ops):
+        if needed.intersection(op.outputs):
+            needed.update(v for v in op.inputs if v >= 0)
+            found.append(op)
+    return found
 
 
 def verify(graph: Graph) -> Graph:

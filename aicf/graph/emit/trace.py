@@ -23,7 +23,7 @@ from .step import OptimizerLike, accumulated, keep_if_valid, optimizer_step, sca
 
 MODES = ("infer", "grad", "train")
 FED = "fed"  # see `trace`
-Rewrite = Callable[[GraphEmitter, Iterable[Value]], object]
+Rewrite = Callable[[GraphEmitter, Iterable[Value], Iterable[Value]], object]
 
 
 class ModelLike(Protocol):
@@ -155,7 +155,7 @@ def trace(
     """Emit a recipe for given sizes.
 
     phase    "step"; "accumulate" for the runs between two steps; FED for runs that are fed params, which have no copies then
-    rewrite  changes what the model and its loss have emitted, before gradients are; it is told which values are needed
+    rewrite  changes what the model and its loss have emitted, before gradients are: (the emitter, the model's results, what the loss made)
     """
     builder = Builder()
     ctx = recipe.emitter(builder, device, recipe.mode != "infer", copies=phase != FED)
@@ -173,7 +173,7 @@ def trace(
         value, beside = emit_loss(loss, ctx, whole, inputs, sizes)
         beside = {LOSS: value} | beside
     if rewrite is not None:
-        rewrite(ctx, [*results.values(), *beside.values()])
+        rewrite(ctx, [*results.values()], [*beside.values()])
     # before any parameter is written in place
     beside = {name: _own(ctx, value) for name, value in beside.items()}
     shown = {n: _own(ctx, ctx.widened(v)) for n, v in results.items() if recipe.mode == "infer" or n != left}

@@ -26,6 +26,7 @@ from .nodes import Extension, Node, Open, Shared, Stop
 from .steps import OpSchedule
 
 STRIDED = Stop(Conflict("access", "a kernel", "a view by strides: no kernel", "view"))
+FREE = Stop(Conflict("numerics", "invariant rows", "other rows", "conflict"))
 
 
 class Composer:
@@ -77,6 +78,8 @@ class Composer:
         first = region.last + 1
         if self.schedule.is_strided(first) or self.schedule.is_strided(region.last):
             return STRIDED
+        if self.schedule.is_free(first) != self.schedule.is_free(region.last):
+            return FREE
         ops = range(first, first + region.node.abreast)
         if len(ops) > 1 and self.schedule.follow(range(region.anchor, first), ops):
             return self._extended(region, ops)
@@ -136,7 +139,8 @@ class Composer:
         fresh = tuple([descs[v] for v in new])
         sync = bool(schedule.ops[ops[0]].constraints.get("sync"))
         before = region.node.id if region else -1
-        key = (before, self._calls[ops[0]], tuple(ends), fresh, leaving, sync, tuple(same))
+        free = schedule.is_free(ops[0])
+        key = (before, self._calls[ops[0]], tuple(ends), fresh, leaving, sync, tuple(same), free)
         return Extension(key, ops, ends, new, leaving, sync, tuple(same), index, live_out, homes)
 
     def _spec(self, before: Node | None, step: Extension) -> RegionSpec:
@@ -146,7 +150,7 @@ class Composer:
         if before is not None:
             return before.spec.grown(ops, tensors, step.leaving)
         inputs = tuple(dict.fromkeys([t for ins, _ in step.ends for t in ins if t >= 0]))
-        numerics = self.selector.strict, self.selector.invariant
+        numerics = self.selector.rounding(self.schedule.is_free(step.ops[0]))
         return RegionSpec(ops, tensors, inputs, step.leaving, *numerics)
 
     def _extended(self, region: Open | None, ops: range) -> Open | Stop:

@@ -72,6 +72,10 @@ class OpSchedule:
         """Whether op i is nothing but strides of its operand or result, which kernels take."""
         return bool(self.ops[i].constraints.get("view"))
 
+    def is_free(self, i: int) -> bool:
+        """Whether op i has fused numerics and whatever class in a plan of invariant rows: that of a backward pass."""
+        return bool(self.ops[i].constraints.get("free"))
+
     def desc(self, vid: int, i: int) -> TensorDesc:
         """Of a value, as op i finds it."""
         return (self.dense if self.is_strided(i) else self.descs)[vid]
@@ -132,6 +136,7 @@ def _family(schedule: OpSchedule, i: int) -> Any:
         tuple(ways),
         tuple([descs[v].dtype for v in op.out_vids]),
         once,
+        schedule.is_free(i),
     )
 
 

@@ -253,7 +253,8 @@ def _us(moves: _Moves, n: int, views: Mapping[int, StridedView], selector: Selec
     ins = [None if v < 0 else moves.desc(v, views.get(v)) for v in op.in_vids]
     outs = [moves.desc(v, views.get(v)) for v in op.out_vids]
     region = RegionSpec.single(op.kind, op.attrs, ins, outs)
-    found = selector.alone(replace(region, strict=selector.strict, invariant=selector.invariant))
+    strict, invariant = selector.rounding(bool(op.constraints.get("free")))
+    found = selector.alone(replace(region, strict=strict, invariant=invariant))
     return found.us if found else None
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from draws.seeds import rng
 
-import aicf.torch
 from aicf.errors import VerifyError
 
 OPTIONS = {"invariant": True}
