@@ -34,7 +34,9 @@ def test_rows_have_equal_bits_in_every_batch(trains, request):
         every = compiled(x)
         for count in (1, 2, int(draw.integers(3, 20))):
             rows = torch.from_numpy(draw.integers(0, 23, count))
-            assert compiled(x[rows].clone()).detach().numpy().tobytes() == every[rows].detach().numpy().tobytes()
+            assert (
+                compiled(x[rows].clone()).detach().numpy().tobytes() == every[rows].detach().numpy().tobytes()
+            )
     torch.testing.assert_close(every, model(x), rtol=1e-4, atol=1e-5)
     if trains:
         every.square().sum().backward()
@@ -48,7 +50,9 @@ def test_rows_have_equal_bits_in_every_batch(trains, request):
 def test_what_contradicts_it_is_refused():
     model = Classifier(8, 8, 8)
     for more in ({"numerics": "fused"}, {"fallback": "eager"}):
-        with pytest.raises((VerifyError, torch._dynamo.exc.BackendCompilerFailed), match="invariant=True with"):
+        with pytest.raises(
+            (VerifyError, torch._dynamo.exc.BackendCompilerFailed), match="invariant=True with"
+        ):
             torch.compile(model, backend="aicf", options=OPTIONS | more)(torch.randn(2, 8))
     convolution = torch.nn.Conv2d(2, 3, 3)
     with pytest.raises(Exception, match="without invariant=True"):
