@@ -1,5 +1,5 @@
-"""How the body of an op runs: as kernels in an order, each on places that a variant knows. Plans are made in graph/, which is imported for
-that; variants of ops with bodies ask for them."""
+"""How the body of an op runs: as kernels in an order, each on memory that a variant knows. Plans are built in graph/, which is imported for
+that, at the request of variants of ops with bodies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .variant import KernelVariant
 
 
 class Spot(NamedTuple):
-    """Where a tensor of a body lies: so many bytes into an "operand" or a "result", by its number, or into its "arena"."""
+    """Where a tensor of a body is stored: a byte offset into an "operand" or a "result", by its number, or into its "arena"."""
 
     what: str
     number: int
@@ -27,7 +27,7 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True)
 class BodyStep:
-    """A kernel on a region whose operands and results lie there; `workspace` is where its own lies in the arena."""
+    """A kernel on a region whose operands and results are stored there; `workspace` is the offset of its workspace in the arena."""
 
     variant: KernelVariant
     region: RegionSpec
@@ -57,7 +57,7 @@ class BodyPlan:
         return Cost(terms)
 
 
-# (body, what it is given, alignments of its results, how many of these are carried, strict numerics, device)
+# (body, its operands, alignments of its results, how many of these are carried, strict numerics, device)
 Planner = Callable[[Subgraph, tuple[TensorDesc, ...], tuple[int, ...], int, bool, DeviceSpec], BodyPlan]
 
 
@@ -79,7 +79,7 @@ class ScanSteps:
     """What a region that is a scan does on a device.
 
     places    where the op's operands are among the region's, in its own order
-    operands  what each step is given, `rows` among them a row of a stacked operand; `results` what it makes
+    operands  the operands of each step, `rows` among them a row of a stacked operand; `results` its results
     plan      of a step
     """
 
@@ -101,7 +101,7 @@ class ScanSteps:
         )
 
     def _carried(self, n: int, first: TensorDesc) -> TensorDesc:
-        """What is carried lies in an operand, in a result or in a row that shows it."""
+        """Carried values are stored in an operand, in a result or in a row that shows them."""
         made = self.body.results
         places = [
             first,
@@ -132,7 +132,7 @@ class WhileBodies:
 
 
 def plans_of(region: RegionSpec, device: DeviceSpec) -> list[tuple[str, BodyPlan]]:
-    """The bodies of an op, each with what is told of it."""
+    """The bodies of an op, each with its description."""
     if region.kind.name == "scan":
         scan = ScanSteps(region, device)
         return [(f"{scan.length} steps", scan.plan)]
@@ -141,7 +141,7 @@ def plans_of(region: RegionSpec, device: DeviceSpec) -> list[tuple[str, BodyPlan
 
 
 def _row(of: TensorDesc) -> TensorDesc:
-    """A row of a dense tensor, wherever it lies in it."""
+    """A row of a dense tensor, at any index."""
     size = of.nbytes // max(of.shape[0], 1)
     alignment = min(of.alignment, pointer_alignment(size)) if size else of.alignment
     return TensorDesc(of.dtype, of.shape[1:], of.stride[1:], of.device, alignment)

@@ -33,7 +33,7 @@ TIE = 1e-8  # times that differ by less may be equal to the nine digits that cou
 
 
 class Candidate(NamedTuple):
-    """A variant that takes the region. The score is runs per second, predicted or, once tuned, measured."""
+    """A variant that accepts the region. The score is runs per second, predicted or, once tuned, measured."""
 
     variant: KernelVariant
     cost: Cost
@@ -57,9 +57,9 @@ class Rejection:
 
 @dataclass(frozen=True, repr=False)
 class Selection(Printed):
-    """The choice for one region with everything it was made from. Renders as text, rich and JSON (`trace.py`).
+    """The choice for one region with its candidates and rejections. Renders as text, rich and JSON (`trace.py`).
 
-    ranking, refusals   give `ranked` and `rejected`; called when somebody asks, since a registry may hold thousands of variants
+    ranking, refusals   give `ranked` and `rejected`; called on demand, since a registry may hold thousands of variants
     selector            who chose: further questions, such as of a region much like this one, go there
     """
 
@@ -72,7 +72,7 @@ class Selection(Printed):
 
     @lazy
     def ranked(self) -> tuple[Candidate, ...]:
-        """Every variant that takes the region, best first."""
+        """Every variant that accepts the region, best first."""
         return self.ranking()
 
     @lazy
@@ -113,7 +113,7 @@ def select(
     tuning: Times | None = None,
     required: frozenset[str] = REQUIRED,
 ) -> Selection:
-    """The variant that takes the region and has the highest score; none is asked that masks or lower bounds rule out. NoKernelError
+    """The variant that accepts the region with the highest score; masks and lower bounds rule others out without a call. NoKernelError
     lists the reasons of all."""
     return Selector(registry, device, tuning, required)(region)
 
@@ -143,7 +143,7 @@ class Selector:
         )  # a mapping of times says no more than those
         self._best: dict[RegionSpec, tuple[Candidate, Bits]] = {}  # with those that it was the best of
         self._told: dict[RegionSpec, Selection | NoKernelError] = {}
-        self._winners: dict[Form, KernelVariant] = {}  # of the region of the form that was asked last
+        self._winners: dict[Form, KernelVariant] = {}  # of the latest region of the form
         self._unfit: dict[Form, Bits] = {}  # those that refuse all regions of a form
         self.compositions: dict[str, dict] = {}  # what graph/fuse/compose.py has composed
         self.row_classes: dict[RegionSpec, NumericClass | Reject] = {}  # by the region with one row
@@ -190,9 +190,9 @@ class Selector:
         return earlier[0] if earlier else self.best(region, self._may_take(region))
 
     def least(self, region: RegionSpec) -> float:
-        """Microseconds that no kernel of a region takes less than, found without asking any."""
+        """A lower bound of the microseconds of all kernels of a region, without a call of any."""
         if self.tuning is not None:
-            return 0.0  # measured times keep to no bound, and what is to be measured has to be asked
+            return 0.0  # measured times have no bound, and all kernels to be measured must be candidates
         bits = self.index.begins(schema_of(region.kind))
         floors = self.index.floors(bits & self.index.accepting(structure(region), len(region.ops)))
         try:
@@ -209,10 +209,10 @@ class Selector:
         return bits & self.index.accepting(structure(region), len(region.ops))
 
     def best(self, region: RegionSpec, bits: Bits) -> Candidate | None:
-        """The best of these variants for a region; None if none takes it, which is not remembered.
+        """The best of these variants for a region; None if none accepts it, which is not remembered.
 
-        Whoever won for a region of this form is asked first; then those that can't win, by what they take at least, are
-        not asked.
+        The winner for a region of this form is tried first; then those whose lower bound is above its time are
+        skipped.
         """
         best, order, refuses = None, self._summing_order(region), self._invariance(region)
         for variant in self._asked(region, bits, self._winners.get(region.form)):
@@ -272,7 +272,7 @@ class Selector:
         return Candidate(variant, cost, us)
 
     def _measured(self, cost: Cost, variant: KernelVariant, region: RegionSpec) -> Cost:
-        """The time that a kernel was found to take for the region, if it was measured; else what is predicted."""
+        """The measured time of a kernel for the region, else the predicted one."""
         us = self.tuning.get((region.key, variant.id)) if self.tuning else None
         if us is None:
             return cost
@@ -303,7 +303,7 @@ class Selector:
         return Selector(**{name: getattr(self, name) for name in names} | changed)
 
     def free(self, region: RegionSpec) -> tuple[KernelVariant, float] | None:
-        """The best kernel of a region with fused numerics, whatever its class, and its microseconds; None if none takes it."""
+        """The best kernel of a region with fused numerics, whatever its class, and its microseconds; None if none accepts it."""
         if self._free is None:
             self._free = self.like(strict=False, invariant=False)
         selection = self._free.alone(replace(region, strict=False, invariant=False))

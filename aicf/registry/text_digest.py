@@ -1,8 +1,8 @@
 """What kernels consist of, as digests: which times belong to today's text of a kernel, and which to an earlier one.
 
-A variant's digest covers the source of all that its `build` reaches within the kernels' packages, and within its own if another package
-brings it: bodies, device functions, intrinsics, launch constants, and the values that it was made with, such as a tiling. It does not
-cover what the kernel predicts of itself (`cost`), what it accepts, or what compiles it; compilers' versions stand beside times. The ops'
+A variant's digest covers the source of all that its `build` reaches within the kernels' packages, and within its own if it is another
+package's: bodies, device functions, intrinsics, launch constants, and the values of its config, such as a tiling. It does not
+cover its predicted cost (`cost`), what it accepts, or what compiles it; compilers' versions stand beside times. The ops'
 scalar functions that a kernel inlines have digests of their own. Source and not bytecode, since times are taken with one Python and
 used with another. Comments, docstrings and layout don't count, nor do names of functions, classes and modules.
 """
@@ -79,7 +79,7 @@ def _hex(data: bytes) -> str:
 
 
 class _Reach(Portable):
-    """Reads functions and classes of the kernels' packages and of one more; all others are known by their names alone."""
+    """Reads functions and classes of the kernels' packages and of one more; all others count by their names alone."""
 
     without = NOT_BUILT
 

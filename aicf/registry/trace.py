@@ -1,4 +1,4 @@
-"""How a choice is told: short by default (chosen, why the runner-up lost), everything when verbose, JSON for tools."""
+"""How a choice is described: short by default (chosen, why the runner-up lost), everything when verbose, JSON for tools."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _deltas(best: Candidate, other: Candidate) -> dict[str, float]:
 
 
 def lost_in_short(selection: Selection) -> tuple[str, str, str]:
-    """(the runner-up, `+27 us`, `compute`): how much longer it takes and most of it in what, or `equal` and what decided."""
+    """(the runner-up, `+27 us`, `compute`): how much longer it runs, and the largest part of that, or `equal` and what decided."""
     best, other = selection.ranked[:2]
     if best.order[0] == other.order[0]:
         return other.variant.name, "equal", why_next_lost(selection).rpartition(" ")[2]
@@ -132,7 +132,7 @@ def selection_lines(
     return labelled(lines)
 
 
-SHOWN = 3  # notes that came close, each told with how often
+SHOWN = 3  # notes that came close, each with its count
 
 
 def recognised_lines(notes: Sequence[Recognised], verbose: bool = False) -> list[Text]:
@@ -232,7 +232,7 @@ def counted_reasons(rejections: Sequence[tuple[KernelVariant, Reject]], shown: i
 
 
 def _called(variants: Sequence[KernelVariant]) -> str:
-    """A kernel's name, with the config where only one of them is meant: `gemm_wgmma[64x64 stream]`, `gemm_wgmma in 12 configs`."""
+    """A kernel's name, with the config where it is only one of them: `gemm_wgmma[64x64 stream]`, `gemm_wgmma in 12 configs`."""
     first, *others = variants
     return f"{first.name.partition('[')[0]} in {1 + len(others)} configs" if others else first.name
 

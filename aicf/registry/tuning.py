@@ -1,7 +1,7 @@
-"""Tuning data: measured times of kernels on regions, which override predictions, and kernels that were found wrong.
+"""Tuning data: measured times of kernels on regions, which override predictions, and kernels that are wrong.
 
 A `Tuning` belongs to one device, and each time to the text of its kernel and of the ops that it inlines; `tuning_file.py` has its JSON layout. It is a
-mapping of (region key, kernel id) to microseconds, which is all that selection asks of it besides `refused`.
+mapping of (region key, kernel id) to microseconds, which is all that selection reads besides `refused`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Change:
 
 
 class Tuning(Mapping[tuple[str, str], float]):
-    """Immutable. Two with the same header and the same regions are equal, whatever the order they were given in."""
+    """Immutable. Two with the same header and the same regions are equal, whatever the order of the arguments."""
 
     def __init__(self, header: Header, regions: Iterable[Measured] = ()) -> None:
         self.header = header
         ordered = sorted(((m.region.key, m) for m in regions), key=lambda pair: pair[0])
         self.regions: Mapping[str, Measured] = dict(ordered)
         if len(ordered) != len(self.regions):
-            raise TuningError("a region is given twice", expected="each region once, with all its kernels")
+            raise TuningError("tuning has a region twice", expected="each region once, with all its kernels")
         self._us = {(key, id): t.us for key, m in ordered for id, t in sorted(m.timings.items())}
         for (key, id), us in self._us.items():
             if not (math.isfinite(us) and us > 0):
@@ -77,12 +77,12 @@ class Tuning(Mapping[tuple[str, str], float]):
         return f"<tuning of {self.header.place}: {counted(len(self), 'time')} of {counted(len(self.regions), 'region')}>"
 
     def refused(self, key: str, kernel_id: str) -> str | None:
-        """Why a kernel must not be used for a region, if it was found wrong there."""
+        """Why a kernel must not be used for a region, if it is wrong there."""
         measured = self.regions.get(key)
         return measured.refused.get(kernel_id) if measured else None
 
     def noise(self, key: str, kernel_id: str) -> float:
-        """How far off a time may be beside one of another region, in microseconds: half the interquartile range, the
+        """The error of a time against one of another region, in microseconds: half the interquartile range, the
         probable error of one sample. More samples make a median no surer here, as regions are measured one after the other,
         and what drifts meanwhile is in all samples of one."""
         timing = self.regions[key].timings[kernel_id]
@@ -96,16 +96,16 @@ class Tuning(Mapping[tuple[str, str], float]):
     # --- putting together -----------------------------------------------------------------------------------------
 
     def updated(self, newer: Tuning) -> Tuning:
-        """With the other's regions in place of one's own."""
+        """With the other's regions in place of those here."""
         self._check_same(newer)
         return Tuning(self._joined(newer.header, newer.header), {**self.regions, **newer.regions}.values())
 
-    def _joined(self, other: Header, told: Header) -> Header:
-        """The header of all that both are of, as `told` tells of it. The text is today's only if it is that of both."""
+    def _joined(self, other: Header, newer: Header) -> Header:
+        """The header of both, with the versions and date of `newer`. The text is today's only if it is that of both."""
         mine = self.header
-        text = told.text if mine.text == other.text else ""
+        text = newer.text if mine.text == other.text else ""
         kernels, ops = {**mine.kernels, **other.kernels}, {**mine.ops, **other.ops}
-        return replace(told, text=text, kernels=dict(sorted(kernels.items())), ops=dict(sorted(ops.items())))
+        return replace(newer, text=text, kernels=dict(sorted(kernels.items())), ops=dict(sorted(ops.items())))
 
     def changed(self, registry: KernelRegistry) -> list[str]:
         """Kernels, and ops that they inline, that have another text today."""
@@ -137,15 +137,15 @@ class Tuning(Mapping[tuple[str, str], float]):
 
         The result does not depend on the order.
         """
-        whole = self
+        union = self
         for tuning in others:
-            whole._check_same(tuning)
-            merged, mine, theirs = dict(whole.regions), whole.header, tuning.header
+            union._check_same(tuning)
+            merged, mine, theirs = dict(union.regions), union.header, tuning.header
             for key, measured in tuning.regions.items():
                 merged[key] = joined(merged[key], measured) if key in merged else measured
-            told = max(mine, theirs, key=lambda h: (h.date, sorted(h.versions.items())))
-            whole = Tuning(whole._joined(theirs, told), merged.values())
-        return whole
+            newer = max(mine, theirs, key=lambda h: (h.date, sorted(h.versions.items())))
+            union = Tuning(union._joined(theirs, newer), merged.values())
+        return union
 
     def _check_same(self, other: Tuning) -> None:
         mine, theirs = self.header, other.header
@@ -176,7 +176,7 @@ class Tuning(Mapping[tuple[str, str], float]):
         cls, path: str | Path, device: DeviceSpec | None = None, registry: KernelRegistry | None = None,
         stale: bool = False,
     ) -> Tuning:  # fmt: skip
-        """Read a file, whole or not at all: TuningError names the file and what is wrong with it.
+        """Read a file, completely or not at all: TuningError names the file and what is wrong with it.
 
         device    whose times they must be
         registry  must have every kernel that is named, of the same text
@@ -213,11 +213,11 @@ class Tuning(Mapping[tuple[str, str], float]):
         if missing:
             raise TuningError(
                 f"{name} is stale: it has times of kernels that are not registered",
-                details=missing, hint=f"{hint}; or install the package that brings them",
+                details=missing, hint=f"{hint}; or install the package that has them",
             )  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write the file. Whoever reads it sees the old one or the new one, whole."""
+        """Write the file. A reader sees the complete old file or the complete new one."""
         from .tuning_file import text_of
 
         try:
@@ -248,7 +248,7 @@ class Tuning(Mapping[tuple[str, str], float]):
 def tuning_of(
     source: Times | str | Path | None, device: DeviceSpec, registry: KernelRegistry
 ) -> Times | None:
-    """What `compile(tuning=…)` takes, as selection takes it: a file is loaded and checked, a mapping's times are."""
+    """The argument of `compile(tuning=…)` for selection: a file is loaded and checked, as are a mapping's times."""
     if source is None:
         return None
     if isinstance(source, Tuning):

@@ -1,4 +1,4 @@
-"""KernelVariant: what a kernel takes (see checks.py), what it costs, how it starts. Rejection is data.
+"""KernelVariant: which regions a kernel accepts (see checks.py), its cost, its launches. Rejection is data.
 
 A variant is written as a class of plain functions under `@variant(...)`; see docs/add-an-op.md. Only `build` may import a
 kernel body, so that choosing and explaining need neither numba nor a GPU.
@@ -73,15 +73,15 @@ class KernelVariant(Immovable):
     takes    structures of regions (see `structure`), such as `map` or `gemm+map`; () is a region of one op
     dtypes   element types that tensors of a region may have; unless said, all on the CPU, the BASIC ones elsewhere
     alignment   bytes that every pointer must be aligned to
-    masked   whether its loads may have bounds (see program.py (Load)); others are not asked of ops that read so, such as a pad
-    strided  whether plans ask it of operands and results that are views of other tensors (see graph/fuse/strided.py): its `accepts` says
+    masked   whether its loads may have bounds (see program.py (Load)); others are not tried for ops that read so, such as a pad
+    strided  whether plans try it for operands and results that are views of other tensors (see graph/fuse/strided.py): its `accepts` says
              which ones, of what strides and of what alignment, and its launches go by those of the region's descriptors
-    shared   bytes of shared memory that a block takes
+    shared   bytes of shared memory of a block
     deterministic  whether equal launches give equal bits; one that is not is chosen with `deterministic=False` alone (docs/determinism.md)
     chained  whether its launches may be some of another variant's, whose tensors lie within others: none of them has a `Table`
-    family   what its relatives refuse as well, first of all: one function for all of them, asked once of a region
+    family   checks that all variants of a family share, called first: one function for all of them, once per region
     numerics  what decides the bits of a row, or why other rows do: see numerics.py
-    least    microseconds that `cost` never goes below, of any region: what spares asking for it; one function for relatives
+    least    a lower bound of `cost` in microseconds, for any region, which spares calls of it; one function for a family
     settings  the config as a value, such as a tiling: what the kernel's functions take as `config`
     viable   for what `takes` can't say: checks that hold for a region as long as some continuation of it can be taken
     """
@@ -114,7 +114,7 @@ class KernelVariant(Immovable):
     doc: str = ""
     settings: Any = field(
         default=None, compare=False
-    )  # of any type; `id` and the functions tell variants apart
+    )  # of any type; `id` and the functions distinguish variants
 
     def __repr__(self) -> str:
         return f"<kernel {self.id}>"
@@ -132,7 +132,7 @@ class KernelVariant(Immovable):
 
     @property
     def config(self) -> str:
-        """The words in brackets: a tile, and what else tells it from the kernel's other configs; "" for a kernel that has one."""
+        """The words in brackets: a tile, and its other differences from the kernel's other configs; "" for a kernel that has one."""
         return self.id.partition("[")[2].removesuffix("]")
 
     @property
@@ -152,7 +152,7 @@ class KernelVariant(Immovable):
         return self.kernel, self.config
 
     def supported(self, region: RegionSpec, device: DeviceSpec) -> Reject | None:
-        """Why not: the first condition that fails, with the value seen. None if the variant takes the region."""
+        """Why not: the first condition that fails, with the value seen. None if the variant accepts the region."""
         refused = self.admits(device) or self._takes(region) or (self.family and self.family(region))
         return refused or self.refuses(region)
 
@@ -178,7 +178,7 @@ class KernelVariant(Immovable):
             raise unanswered(self.id, "accepts", region, error, self.accepts) from error
 
     def predicted(self, region: RegionSpec, device: DeviceSpec) -> tuple[Cost, float]:
-        """What `cost` says of a region that the variant takes, and its microseconds; KernelError if that is no time."""
+        """The `cost` of a region that the variant accepts, and its microseconds; KernelError if that is no time."""
         try:
             cost = self.cost(region, device)
             if not isinstance(cost, Cost) or math.isnan(cost.us):
@@ -192,7 +192,7 @@ class KernelVariant(Immovable):
             raise unanswered(self.id, "cost", region, error, self.cost) from error
 
     def numeric_class(self, region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-        """What decides the bits of each row of a region that the variant takes; a Reject says why nothing but the whole launch does."""
+        """What decides the bits of each row of a region that the variant accepts; a Reject says why nothing but the whole launch does."""
         if self.numerics is None:
             return UNDECLARED
         try:
@@ -203,7 +203,7 @@ class KernelVariant(Immovable):
             raise unanswered(self.id, "numerics", region, error, self.numerics) from error
 
     def floor(self, region: RegionSpec, device: DeviceSpec) -> float:
-        """What `least` says of a region, 0 if there is none; KernelError if that is no time."""
+        """The lower bound `least` of a region, 0 without one; KernelError if that is no time."""
         if self.least is None:
             return 0.0
         try:
@@ -264,11 +264,11 @@ class KernelVariant(Immovable):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel in all of its configs, or in those that one class brings: iterates over them in order, and finds one by its name.
+    """A kernel in all of its configs, or in those of one class: iterates over them in order, and finds one by its name.
 
     id        `cuda.gemm_wgmma.v1`
     variants  one for each config; one alone, whose config is "", where the kernel has no others
-    origin    who brings it
+    origin    the package that has it
     """
 
     id: str
@@ -283,7 +283,7 @@ class Kernel:
         return self.variants[0].doc
 
     def configs(self, region: RegionSpec, device: DeviceSpec) -> dict[str, KernelVariant | Reject]:
-        """Of each config, by name: the variant, if it takes the region on the device; else why not, with the value seen."""
+        """Of each config, by name: the variant, if it accepts the region on the device; else why not, with the value seen."""
         return {v.config: v.supported(region, device) or v for v in self.variants}
 
     def __getitem__(self, config: str) -> KernelVariant:
@@ -347,7 +347,7 @@ def variant(
 
     configs  makes a `Kernel`, with a variant for each of these values, such as tilings: functions of the class with one more parameter,
              `config` or of any name but without a default, get the value there. A value is named by `str`, or by its key in a mapping, with blanks for underscores
-    config   words that name one variant, whose kernel has other configs that are made elsewhere
+    config   words that name one variant, whose kernel has other configs, declared elsewhere
     takes, alignment, shared  values, or with `configs` functions of one
     flags    `masked`, `strided`, `needs`, `priority`, `capture_safe`, `deterministic`, `chained`, `family`: see `KernelVariant`
     """

@@ -76,7 +76,7 @@ def test_times_that_are_none_are_refused(us):
 
 
 def test_a_region_given_twice_is_refused():
-    with pytest.raises(TuningError, match="given twice"):
+    with pytest.raises(TuningError, match="a region twice"):
         Tuning(HEADER, [Measured(REGIONS[0], {}), Measured(REGIONS[0], {})])
 
 
