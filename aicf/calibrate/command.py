@@ -14,7 +14,7 @@ from rich.console import Console
 
 from .. import __version__, config
 from ..device.runtime import cuda_missing, runtime
-from ..device.spec import DeviceSpec
+from ..device.spec import DeviceSpec, preset
 from ..dispatch import default_registry
 from ..errors import TuningError
 from ..printing import labelled
@@ -22,7 +22,7 @@ from ..progress import progress
 from ..registry.measured import counted
 from ..registry.registry import KernelRegistry
 from .measure import ColdBench
-from .result import Result, calibrated
+from .result import Result, calibrated, of_the_package
 from .session import Measures, drawn, measure
 from .times import Line, append, halves, read, times_file
 
@@ -31,7 +31,9 @@ LEAST = 4  # regions in each half
 
 def run(args: Namespace) -> int:
     """0; errors say what is missing. Times are kept as they come, so the same command goes on where it was broken off."""
-    name = args.device or "cuda"
+    name, others = args.device or "cuda", [Path(path) for path in args.others]
+    if others and name.partition(":")[0] not in ("cuda", "auto", "cpu"):
+        return _of_preset(args, preset(name), others)
     missing = cuda_missing() if name.partition(":")[0] in ("cuda", "auto") else f"{name} is no CUDA device"
     if missing:
         raise TuningError(
@@ -46,17 +48,32 @@ def run(args: Namespace) -> int:
         session.say("draw", f"{draw}: --draw {json.dumps(draw)} repeats it")
         session.say("times", str(session.times))
     session.measure(bench, 60 * args.minutes)
-    return session.finish([Path(path) for path in args.others], args.json, args.minutes)
+    return session.finish(others, args.json, args.minutes)
+
+
+def _of_preset(args: Namespace, device: DeviceSpec, others: Sequence[Path]) -> int:
+    """Fits times of a GPU that need not be in this machine. Calibrations of the package are made so."""
+    if not args.output:
+        raise TuningError(
+            f"a calibration of the preset {device.name} has no file of its own", expected="--output FILE",
+            hint="--device cuda fits the GPU of this machine, whose file is found without a flag",
+        )  # fmt: skip
+    session = Session(device, default_registry(), args.draw or "", Path(args.output), of_package=True)
+    return session.finish(others, args.json)
 
 
 @dataclass
 class Session:
-    """One calibration: the GPU, the draw, and the file that it writes."""
+    """One calibration: the GPU, the draw, and the file that it writes.
+
+    of_package  of a preset: all regions are measured ones, and constants are those of the package
+    """
 
     device: DeviceSpec
     registry: KernelRegistry
     draw: str
     output: Path
+    of_package: bool = False
     console: Console = field(default_factory=Console)
 
     @property
@@ -69,7 +86,7 @@ class Session:
     def lines(self, others: Sequence[Path] = ()) -> list[Line]:
         """What is measured, here and in other files, each region once."""
         paths = [*others, *([self.times] if self.times.exists() else [])]
-        found = {line.region.key: line for path in paths for line in read(path, self.device, self.registry)}
+        found = {line.region.key: line for path in paths for line in read(path, self.device, self.registry, self.of_package)}
         return list(found.values())
 
     def measure(self, bench: Measures, seconds: float) -> int:
@@ -90,7 +107,8 @@ class Session:
                 hint=f"aicf calibrate --draw {json.dumps(self.draw)} --minutes {max(3, 2 * minutes):g} goes on from here",
             )  # fmt: skip
         with progress("fitting") as advance:
-            result = calibrated(lines, self.device, self.registry, lambda text: advance(0, None, text))
+            fit = of_the_package if self.of_package else calibrated
+            result = fit(lines, self.device, self.registry, lambda text: advance(0, None, text))
         result.calibration.save(
             self.output, sms=self.device.sms, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()
         )  # fmt: skip
@@ -108,7 +126,9 @@ class Session:
             print(json.dumps(data, indent=1, sort_keys=True))
             return
         self.console.print(result)
-        if result.improved:
+        if self.of_package:
+            self.say("fitted", f"{result.fitted + result.held} regions of {self.device.name}, the halves together")
+        elif result.improved:
             self.say("fitted", f"{counted(len(result.calibration.values), 'constant')} of {self.device.name}")
         else:
             self.say("kept", "the fitted constants are no better on regions that were not fitted: the file has the old ones", "yellow")  # fmt: skip

@@ -14,17 +14,18 @@ from typing import Any
 
 from ..device.calibration import Calibration, names
 from ..device.spec import DeviceSpec
-from ..registry.nearby import FEATURES, MeasuredRegion, fitted
+from ..registry.nearby import FEATURES, MeasuredKernel, MeasuredRegion, fitted, shares
 from ..registry.registry import KernelRegistry
 from ..rows import RegionSpec
 
-SOFT = 0.03  # temperature: a kernel predicted 3 % slower than the best weighs 1/e of it
+SOFT = 0.08  # temperature: a kernel predicted 8 % slower than the best weighs 1/e of it
 ERROR, MOVED = (
-    0.2,
+    2.0,
     0.1,
 )  # weights of the two penalties: the error of predictions, the distance of constants from defaults
 LEARNT = 2.5  # residuals are fitted to kernels up to this many times as slow as the best
 NEAR = 2.0  # errors are averaged over kernels up to this many times as slow as the best
+OUTLIER = 8.0  # times above this multiple of the prediction are dropped: the first look at a kernel may include its loading
 STEPS = 1.2, 1.1, 1.05  # factors that each round tries on a constant
 
 
@@ -60,7 +61,9 @@ class Fit:
             (number, s.region, registry.by_id(id), us)
             for number, s in enumerate(samples)
             for id, us in s.times.items()
-            if id in registry and registry.by_id(id).supported(s.region, device) is None
+            if id in registry
+            and registry.by_id(id).supported(s.region, device) is None
+            and us <= OUTLIER * registry.by_id(id).predicted(s.region, device)[1]
         ]
         rows = [[] for _ in samples]  # type: list[list[int]]
         for k, (number, *_) in enumerate(self.kernels):
@@ -90,16 +93,18 @@ class Fit:
     def residuals(self) -> dict[str, Any]:
         """Residuals of the ops that have features, as JSON of a calibration."""
         found: dict[str, list[MeasuredRegion]] = {}
+        device = replace(self.device, calibration=self.calibration)
         for row in self.rows:
             region, best = self.kernels[row[0]][1], min(self.kernels[k][3] for k in row)
             if (kind := region.kind.name) not in FEATURES:
                 continue
-            logs = {
-                self.kernels[k][2].id: math.log(self.kernels[k][3] / self.predicted[k])
-                for k in row
-                if self.kernels[k][3] < LEARNT * best
-            }
-            found.setdefault(kind, []).append(MeasuredRegion(FEATURES[kind](region), logs))
+            kernels = {}
+            for k in row:
+                _, _, variant, us = self.kernels[k]
+                if us < LEARNT * best:
+                    cost = variant.cost(region, device)
+                    kernels[variant.id] = MeasuredKernel(math.log(us / cost.us), shares(cost))
+            found.setdefault(kind, []).append(MeasuredRegion(FEATURES[kind](region), kernels))
         return {kind: fitted(residuals).to_json() for kind, residuals in found.items()}
 
     def _descend(self, step: float) -> None:

@@ -75,6 +75,25 @@ def calibrated(
     return Result(calibration, improved, before, after, len(fit_lines), len(held_lines))
 
 
+def of_the_package(
+    lines: Sequence[Line], device: DeviceSpec, registry: KernelRegistry, say: Callable[[str], None] = lambda text: None
+) -> Result:  # fmt: skip
+    """The constants that the package has for a GPU, with all of these regions as measured ones. What is reported is of half of them, judged by the other half."""
+    device = replace(device, calibration=Calibration(device.name, device.calibration.values))
+    fit_lines, held_lines = halves(lines)
+    say("residuals")
+    half, whole = (_with_residuals(some, device, registry) for some in (fit_lines, [*fit_lines, *held_lines]))
+    before = _judged(held_lines, device, registry)
+    after = _judged(held_lines, replace(device, calibration=half), registry)
+    errors = {name: _errors(j) for name, j in after.items() if name != ALL}
+    calibration = Calibration(device.name, whole.values, errors, whole.measured)
+    return Result(calibration, True, before, after, len(fit_lines), len(held_lines))
+
+
+def _with_residuals(lines: Sequence[Line], device: DeviceSpec, registry: KernelRegistry) -> Calibration:
+    return device.calibration.with_measured(Fit(samples(lines), device, registry).residuals())
+
+
 def _judged(lines: Sequence[Line], device: DeviceSpec, registry: KernelRegistry) -> dict[str, Judged]:
     """Of all regions, and of each family."""
     families = sorted({line.family for line in lines})

@@ -5,10 +5,12 @@ A line says which GPU it is of, and of each kernel the digest of its source: a k
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +70,12 @@ def append(path: Path, line: Line, device: DeviceSpec, registry: KernelRegistry)
         file.write(json.dumps(data).encode() + b"\n")
 
 
-def read(path: Path, device: DeviceSpec, registry: KernelRegistry) -> list[Line]:
-    """The lines whose kernels are today's; TuningError for a line that is none or is of another GPU. A last line without its end is left out."""
-    text = current(read_text(path, "a file of times", NEXT, TuningError))
+def read(path: Path, device: DeviceSpec, registry: KernelRegistry, partly: bool = False) -> list[Line]:
+    """The lines whose kernels are today's; TuningError for a line that is none or is of another GPU. A last line without its end is left out.
+
+    partly  of lines with other kernels too, the times of those that are today's
+    """
+    text = current(_text(path))
     found = dict[str, Line]()
     for number, row in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
         at = f"{path}, line {number}"
@@ -81,10 +86,22 @@ def read(path: Path, device: DeviceSpec, registry: KernelRegistry) -> list[Line]
             raise TuningError(f"{at} is no time of aicf calibrate", got=str(error), hint=NEXT) from None
         if data["gpu"] != _place(device):
             raise TuningError(f"{at} is of another GPU", expected=_place(device), got=data["gpu"], hint="name another --output, or other files with --from")  # fmt: skip
-        good = all(id in registry and variant_digest(registry.by_id(id)) == d for id, d in data["kernels"].items())  # fmt: skip
-        if good:
-            found[line.region.key] = line
+        good = {id for id, d in data["kernels"].items() if id in registry and variant_digest(registry.by_id(id)) == d}  # fmt: skip
+        if partly or len(good) == len(line.times):
+            times = {id: us for id, us in line.times.items() if id in good}
+            found[line.region.key] = replace(line, times=times)
     return list(found.values())
+
+
+def _text(path: Path) -> str:
+    """Of a file, or of one that gzip packed."""
+    if path.suffix != ".gz":
+        return read_text(path, "a file of times", NEXT, TuningError)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return file.read()
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise TuningError(f"{path} is no file of times that can be read: {error}", hint=NEXT) from None
 
 
 def _line_of(data: Any) -> Line:

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import DeviceError
 
@@ -44,39 +43,38 @@ class Nearby:
     """Measured regions of an op.
 
     points   features of each region
-    kernels  for each kernel the regions it was timed on, and their weights
+    kernels  for each kernel the regions it was timed on, their weights, and the causes of its predicted times, in hundredths of these
     """
 
     def __init__(
-        self, points: Sequence[Sequence[float]], kernels: Mapping[str, tuple[Sequence[int], Sequence[float]]]
+        self,
+        points: Sequence[Sequence[float]],
+        kernels: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[Sequence[int]]]],
     ) -> None:
         self.points = np.array(points, np.float64)
         self.kernels = {
-            id: (np.array(at, np.intp), np.array(weights, np.float64))
-            for id, (at, weights) in kernels.items()
+            id: (np.array(at, np.intp), np.array(weights, np.float64), np.array(shares, np.float64))
+            for id, (at, weights, shares) in kernels.items()
         }
         whole = all(
-            at.ndim == 1 and at.shape == weights.shape and ((at >= 0) & (at < len(self.points))).all()
-            for at, weights in self.kernels.values()
+            at.ndim == 1
+            and at.shape == weights.shape == shares.shape[:1]
+            and shares.ndim == 2
+            and ((at >= 0) & (at < len(self.points))).all()
+            for at, weights, shares in self.kernels.values()
         )
-        numbers = [self.points, *(weights for _, weights in self.kernels.values())]
+        numbers = [self.points, *(x for _, weights, shares in self.kernels.values() for x in (weights, shares))]
         if self.points.ndim != 2 or not whole or not all((abs(x) < LARGEST).all() for x in numbers):
             raise ValueError(
                 f"measured regions are points of equal length, and for each kernel some of them with weights, all below {LARGEST:g}"
             )
 
-    def log_factor(self, kernel_id: str, closeness: NDArray[np.float64]) -> float:
-        """The logarithm of measured over predicted time that is expected of a kernel."""
-        if kernel_id not in self.kernels:
-            return 0.0
-        at, weights = self.kernels[kernel_id]
-        return float(closeness[at] @ weights)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "points": [[round(float(x), 3) for x in p] for p in self.points],
             "kernels": {
-                id: [at.tolist(), [round(float(w), 4) for w in ws]] for id, (at, ws) in self.kernels.items()
+                id: [at.tolist(), [round(float(w), 4) for w in ws], shares.astype(int).tolist()]
+                for id, (at, ws, shares) in self.kernels.items()
             },
         }
 

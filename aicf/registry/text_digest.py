@@ -28,12 +28,13 @@ from ..types import OpKind
 from .variant import KernelVariant
 
 PACKAGES = ("aicf.cuda_kernels", "aicf.cpu_kernels")
-# The way from a body to machine code: recorded as versions, and no part of a kernel.
+# The way from a body to machine code: recorded as versions, and no part of a kernel. And a prediction that `build` reads, for the number of splits.
 ROUTE = tuple(
     f"aicf.cuda_kernels.{name}"
     for name in (
         "dsl",
         *(f"compiler.{n}" for n in ("cache", "compile", "engine", "keys", "simulate", "workers")),
+        "gemm.wgmma_cost",
     )
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import math
@@ -31,7 +32,7 @@ from aicf.device.spec import PRESETS, constants, preset
 from aicf.errors import DeviceError, TuningError
 from aicf.graph.tune.measure import Bench as WarmBench
 from aicf.registry.measured import Measured, Timing
-from aicf.registry.nearby import FEATURES
+from aicf.registry.nearby import FEATURES, shares
 from aicf.registry.registry import KernelRegistry
 
 H200 = replace(preset("h200"), calibration=DEFAULT)
@@ -258,6 +259,39 @@ def test_times_of_other_files_are_fitted_too_and_those_of_another_gpu_refused(tm
         read(path, H200, registry)
 
 
+def test_times_of_a_preset_are_fitted_without_a_gpu(tmp_path, registry, capsys):
+    """Twice the predictions on drawn regions come out as such; a first look and a kernel with another text count for nothing."""
+    rng = np.random.default_rng(run_number())
+    package = Machine(registry, Calibration("h200", preset("h200").calibration.values))
+    lines = lines_of(products(rng, 24, registry), package)
+    plain, changed, packed = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "c.jsonl.gz"
+    odd = next(iter(lines[0].times))
+    for line in lines:
+        times = {id: us * (20.0 if id == odd and line is lines[0] else 1.2) for id, us in line.times.items()}
+        append(plain, replace(line, times=times), H200, registry)
+    stale = json.loads(plain.read_text().splitlines()[1])
+    stale["kernels"][next(iter(stale["kernels"]))] = "0" * 12
+    changed.write_text("\n".join([*plain.read_text().splitlines()[2:], json.dumps(stale), ""]))
+    packed.write_bytes(gzip.compress(plain.read_bytes().splitlines(keepends=True)[0]))
+    out = tmp_path / "h200.json"
+    assert main(["calibrate", "--device", "h200", "--from", str(changed), str(packed), "--output", str(out)]) == 0
+    found = Calibration.load(out)
+    assert found.values == preset("h200").calibration.values and found.gpu == "h200" and "24 regions" in capsys.readouterr().out
+    kernels = found.measured["gemm"]["kernels"]
+    assert sum(len(at) for at, *_ in kernels.values()) == sum(len(line.times) for line in lines) - 2
+    device = replace(H200, calibration=found)
+    alone = replace(H200, calibration=Calibration("h200", found.values))
+    for line in lines[2:]:
+        for id in line.times:
+            known, corrected = (registry.by_id(id).predicted(line.region, d)[1] for d in (alone, device))
+            assert 1.0 < corrected / known < 1.25, f"seed {run_seed()}: {id} on {line.region}"
+    assert main(["calibrate", "--device", "h200", "--from", str(changed)]) == 2
+    assert "--output FILE" in capsys.readouterr().err
+    packed.write_bytes(packed.read_bytes()[:-9])
+    assert main(["calibrate", "--device", "h200", "--from", str(packed), "--output", str(out)]) == 2
+    assert "no file of times that can be read" in capsys.readouterr().err
+
+
 def test_regions_run_on_the_bench_without_references():
     cpu = runtime("cpu")
     bench = ColdBench(cpu, aicf.default_registry(), np.random.default_rng(0))
@@ -422,7 +456,7 @@ def test_measured_regions_with_other_features_are_not_used():
     count = len(FEATURES["gemm"](r))
     for length, used in ((count, True), (count - 1, False)):
         point = list(FEATURES["gemm"](r))[:length]
-        measured = {"gemm": {"points": [point], "kernels": {v.id: [[0], [0.3]]}}}
+        measured = {"gemm": {"points": [point], "kernels": {v.id: [[0], [0.3], [shares(v.cost(r, H200))]]}}}
         other = replace(H200, calibration=Calibration("h200", {}, {}, measured))
         assert (v.predicted(r, other)[1] != v.predicted(r, H200)[1]) == used
 

@@ -13,7 +13,7 @@ from draws.seeds import run_seed
 from aicf import default_registry
 from aicf.device.calibration import Calibration
 from aicf.device.spec import preset
-from aicf.registry.nearby import FEATURES, LARGEST, REACH, TERM
+from aicf.registry.nearby import CAUSES, FEATURES, LARGEST, REACH, SHARE, TERM
 from aicf.registry.select import Selection, Selector
 
 H200 = preset("h200")
@@ -38,9 +38,12 @@ def test_a_correction_has_equal_bits_however_it_is_added_up(products):
             if c.variant.id not in measured["kernels"]:
                 assert TERM not in c.cost.terms
                 continue
-            at, weights = measured["kernels"][c.variant.id]
-            log = math.fsum(near[n] * w for n, w in zip(at, weights))
             alone = c.variant.cost(region, H200)
+            mine = [round(100 * sum(alone.terms.get(t, 0.0) for t in terms) / alone.us) for terms in CAUSES]
+            log = math.fsum(
+                near[n] * w * math.exp(-sum((x - y) ** 2 for x, y in zip(of, mine)) * (SHARE / 100) ** 2 / (2 * REACH**2))
+                for n, w, of in zip(*measured["kernels"][c.variant.id])
+            )  # fmt: skip
             want = (round(math.exp(max(-LARGEST, min(LARGEST, log))), 6) - 1) * alone.us
             assert c.cost.terms == {**alone.terms, TERM: want}, (
                 f"seed {run_seed()}: {c.variant.id} on {region}"
@@ -55,7 +58,8 @@ def test_no_correction_hides_the_best_kernel(products):
     points = H200.calibration.measured["gemm"]["points"][::20]
     every = list(range(len(points)))
     kernels = {
-        v.id: [every, rng.normal(0, 0.5, len(every)).tolist()] for v in registry.variants(products[0].kind)
+        v.id: [every, rng.normal(0, 0.5, len(every)).tolist(), rng.integers(0, 30, (len(every), len(CAUSES))).tolist()]
+        for v in registry.variants(products[0].kind)
     }
     measured = Calibration("h200", measured={"gemm": {"points": points, "kernels": kernels}})
     selector = Selector(registry, replace(H200, calibration=measured))

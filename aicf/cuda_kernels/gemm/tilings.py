@@ -24,12 +24,14 @@ class TileConstants:
     memory_efficiency  of the bandwidth, that operands are loaded at
     store_us, loaded_us, flop_us  microseconds of a multiprocessor for an element of the result: to store it, to load one of another
         matrix, and for each flop of the map
+    ragged  times store_us, of results that can't be stored in pairs
     """
 
     memory_efficiency: float = 0.8
     store_us: float = 1.6e-4
     loaded_us: float = 5e-4
     flop_us: float = 1.8e-5
+    ragged: float = 1.8
 
 
 @family("gemm.simt")
@@ -150,7 +152,8 @@ class SimtTile:
 def finish_us(c: TileConstants, region: RegionSpec, elements: int) -> float:
     """Of a multiprocessor, for so many results of its, one at a time or in pairs."""
     f = problem.epilogue_statistics(region)
-    return elements * (c.store_us * f.stores + c.loaded_us * f.matrices + c.flop_us * f.flops)
+    each = c.store_us * (1.0 if problem.in_runs(region, 2) else c.ragged)
+    return elements * (each * f.stores + c.loaded_us * f.matrices + c.flop_us * f.flops)
 
 
 # --- Hopper's CUDA cores -----------------------------------------------------------------------------------------------

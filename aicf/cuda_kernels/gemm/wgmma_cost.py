@@ -25,7 +25,6 @@ from .schedule.split_k import KSplit
 from .wgmma_results import in_lines, staged, tma_sources
 from .wgmma_tiling import WgmmaTiling, k_tile
 
-SMOOTH = 2.5  # power of the mean of two limits that overlap
 SECTOR = 32  # bytes: the least that a memory access moves
 RATES = {
     f32: "tf32",
@@ -56,6 +55,13 @@ class WgmmaConstants:
         again: times the bytes, where blocks that begin together miss the same lines
     short_box_us  for each K-tile of an operand with so many rows, times what one of them is more than one of 64: where k is not contiguous, each
         k is a request, and all blocks make those of the same lines. 8x4096x14336 TN took 9 us longer than NN, 16x8192x8192 TT 2 us
+    way, shared_way  GB/s from memory to one multiprocessor, and to both of a pair, where more than half of all multiprocessors have blocks: 66
+        blocks of `64x128_cluster_split2` took 10.5 us, 68 took 13.0
+    written  times the bytes of results, which memory takes more slowly than it gives operands
+    smooth  power of the mean of limits of memory that overlap
+    stored_us, stored_pairs_us, stored_ones_us, lines_stored_us  of a multiprocessor, at least, for 64 x 64 results that are stored without boxes:
+        by four columns of a thread, by two, one by one; and by whole lines
+    direct_load  of that, for a matrix of an epilogue that is loaded likewise
     beside  of what multiprocessors take to read their tiles, that their memory does not hide
     straddle, within_sector  times the bytes through the L2 cache, where rows of 128 bytes lie in two lines, and begin within a sector
     start_us, cluster_us  of barriers, descriptors and registers divided anew; for blocks of a cluster to synchronize, and the last to be done
@@ -67,7 +73,8 @@ class WgmmaConstants:
     subtile_us, apart_us, lines_us  for a consumer to finish 64 x 64 results and send them off; where they are stored one by one; by whole lines
     load_subtile_us, source_subtile_us, row_subtile_us  for each operand of the map; one that is loaded in boxes; one with an element a column
     sum_subtile_us, subtile_flop_us  to add up columns; for each flop of the map for each element, and each consumer that is at it
-    flat_us  of a K-tile of few rows of a that are one piece of memory, to be transposed
+    flat_us, flat_pairs_us  of a K-tile of few rows of a that are one piece of memory, to be transposed: whole eights of rows, and others
+    split_flop_us  of each flop of the map, where blocks share a tile and results are stored without boxes
     moved  of what the bytes of a longer epilogue take, that no main loop hides
     slowed  of what a turn group takes to finish results, that the one which multiplies meanwhile loses
     """
@@ -92,6 +99,15 @@ class WgmmaConstants:
     short_rows: float = 0.65
     mixed_widths_us: float = 0.3
     short_box_us: float = 0.8
+    way: float = 80.0
+    shared_way: float = 110.0
+    written: float = 1.25
+    smooth: float = 2.5
+    stored_us: float = 0.8
+    stored_pairs_us: float = 2.5
+    stored_ones_us: float = 4.0
+    lines_stored_us: float = 1.8
+    direct_load: float = 0.8
     beside: float = 0.1
     straddle: float = 1.2
     within_sector: float = 1.9
@@ -115,7 +131,9 @@ class WgmmaConstants:
     lines_us: float = 0.35
     subtile_flop_us: float = 0.025
     moved: float = 0.8
-    flat_us: float = 0.14
+    flat_us: float = 0.155
+    flat_pairs_us: float = 0.26
+    split_flop_us: float = 0.03
     slowed: float = 0.12
 
 
@@ -157,12 +175,12 @@ def cost(
     multiply = 2.0 * tiling.m * tiling.n * length / speed
     if tiling.n == ATOM:
         multiply = max(multiply, c.least_us * k_tiles * tiling.row_blocks)
-    if flat:
-        multiply = max(multiply, k_tiles * c.flat_us)
     (m, n), boxes = (
         mn_extents(region, register_operand),
         split is None and not register_operand and staged(tiling, region),
     )
+    if flat:
+        multiply = max(multiply, k_tiles * (c.flat_pairs_us if m % 8 else c.flat_us))
     boxes = boxes if leaving is None else leaving.boxes
     a_extent, b_extent = float(boxed(tiling.m, m)), boxed(tiling.n, n)
     if not flat and m < tiling.m and p.dtype.itemsize == f16.itemsize and p.a_steps[-2] == 1 and m > 1:
@@ -189,6 +207,8 @@ def cost(
             c.exchange_us * (tiling.cluster_split - 1)
             + tiling.consumers * tiling.exchange.sent_bytes / c.remote * 1e-3
         )
+        if not boxes:
+            finish += c.split_flop_us * problem.epilogue_statistics(region).flops
 
     # tiles of the busiest multiprocessor
     most = tiles / usable(tiling, device) if tiling.stream else cdiv(tiles, usable(tiling, device))
@@ -211,6 +231,7 @@ def cost(
     each_bytes = _result_bytes(region) if leaving is None else leaving.nbytes / (p.count * p.m * p.n)
     last_of_all = 0.0 if split else at_end * each_bytes / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
+    results_us = 0.0 if split or leaving is not None else _stored_us(c, region, boxes) * p.count * p.m * cdiv(p.n, ATOM) / ATOM / device.sms
     # one after the other, as long as there is a tile; of divided ones, a part of one
     rounds = math.ceil(most / at_once)
     multiplied = loops / at_once if tiling.stream else rounds
@@ -228,11 +249,16 @@ def cost(
         reached *= c.short_rows
     if tiling.cluster_split > 1 and m > tiling.m and n > tiling.n:
         reached /= c.again
+    if split is None and leaving is None:
+        nbytes += (c.written - 1) * sum(t.nbytes for t in region.results)
     memory = nbytes / (device.bandwidth * reached) * 1e-3
     again = tiles * fetch / device.sms
     # memory is not kept busy by few bytes under way: there is no edge between that and its bandwidth
     under_way = loops / min(tiling.blocks, most) * c.under_way_us * k_tiles / tiling.stages(boxes)
-    memory = (memory**SMOOTH + under_way**SMOOTH) ** (1 / SMOOTH)
+    # two multiprocessors share a way to memory: blocks on less than half of them have it for themselves
+    each_way = loops * given / tiles * 1e-3
+    way = max(each_way / c.way, 2 * each_way / c.shared_way if 2 * tiles > device.sms else 0.0)
+    memory = (memory**c.smooth + max(under_way, way) ** c.smooth + results_us**c.smooth) ** (1 / c.smooth)
     limits = {"memory": memory + c.beside * again, "L2": again, "compute": useful}
     limit = max(limits, key=limits.__getitem__)
     if tiling.cluster_split > 1:
@@ -287,7 +313,7 @@ def _short_boxes(region: RegionSpec) -> float:
     more = 0.0
     for x in problem.operands(region):
         whole = x.mn.extent >= ATOM or x.mn.extent == 1 or x.matrix.dtype.itemsize != f16.itemsize
-        more += 0.0 if whole or x.k.step == 1 else 1 / x.mn.extent - 1 / ATOM
+        more += 0.0 if whole or x.k.step == 1 else 1 / max(8, x.mn.extent) - 1 / ATOM
     return more
 
 
@@ -317,7 +343,8 @@ def _subtile_us(c: WgmmaConstants, tiling: WgmmaTiling, region: RegionSpec, boxe
     """For a consumer to finish 64 x 64 results."""
     f = problem.epilogue_statistics(region)
     come = len(tma_sources(region)) if boxes and not in_lines(region) else 0
-    loads = c.load_subtile_us * (f.matrices - come) + c.row_subtile_us * f.rows + c.source_subtile_us * come
+    rows = min(1.0, problem.read(region)[0].m / ATOM)
+    loads = c.load_subtile_us * rows * (f.matrices - come) + c.row_subtile_us * f.rows + c.source_subtile_us * come
     beyond = c.lines_us if boxes and in_lines(region) else 0.0 if boxes else _apart_us(c, region)
     leave = c.subtile_us * max(1, f.stores) + beyond * f.stores
     return leave + loads + c.subtile_flop_us * f.flops * tiling.cooperative + _column_sums_us(c, region)
@@ -332,6 +359,22 @@ def _apart_us(c: WgmmaConstants, region: RegionSpec) -> float:
         for _, i in after.stores
     )
     return c.apart_us * (c.ragged if ragged else 1.0)
+
+
+@lru_cache(maxsize=256)
+def _direct(region: RegionSpec) -> tuple[int, int, int]:
+    """Results that are stored without boxes: the number of columns that a thread stores at a time, results, and matrices that are loaded likewise."""
+    f = problem.epilogue_statistics(region)
+    return next((w for w in (4, 2) if problem.in_runs(region, w)), 1), f.stores, f.matrices
+
+
+def _stored_us(c: WgmmaConstants, region: RegionSpec, boxes: int) -> float:
+    """What a multiprocessor needs at least for each 64 x 64 results, whatever their number of warps."""
+    if boxes:
+        return c.lines_stored_us if in_lines(region) else 0.0
+    width, stores, loads = _direct(region)
+    each = {4: c.stored_us, 2: c.stored_pairs_us, 1: c.stored_ones_us}[width]
+    return each * (stores + c.direct_load * loads)
 
 
 def _column_sums_us(c: WgmmaConstants, region: RegionSpec) -> float:
