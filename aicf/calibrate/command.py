@@ -86,7 +86,11 @@ class Session:
     def lines(self, others: Sequence[Path] = ()) -> list[Line]:
         """What is measured, here and in other files, each region once."""
         paths = [*others, *([self.times] if self.times.exists() else [])]
-        found = {line.region.key: line for path in paths for line in read(path, self.device, self.registry, self.of_package)}
+        found = {
+            line.region.key: line
+            for path in paths
+            for line in read(path, self.device, self.registry, self.of_package)
+        }
         return list(found.values())
 
     def measure(self, bench: Measures, seconds: float) -> int:
@@ -127,7 +131,9 @@ class Session:
             return
         self.console.print(result)
         if self.of_package:
-            self.say("fitted", f"{result.fitted + result.held} regions of {self.device.name}, the halves together")
+            self.say(
+                "fitted", f"{result.fitted + result.held} regions of {self.device.name}, the halves together"
+            )
         elif result.improved:
             self.say("fitted", f"{counted(len(result.calibration.values), 'constant')} of {self.device.name}")
         else:

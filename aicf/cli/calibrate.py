@@ -12,7 +12,10 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "calibrate", help="fit the constants of predictions to a GPU, by times of kernels on regions of published models"
     )  # fmt: skip
-    parser.add_argument("--device", help="cuda (the default) or cuda:N; with --from and --output a preset, such as h200: fits those times alone, without a GPU")
+    parser.add_argument(
+        "--device",
+        help="cuda (the default) or cuda:N; with --from and --output a preset, such as h200: fits those times alone, without a GPU",
+    )
     parser.add_argument(
         "--draw",
         metavar="WORDS",

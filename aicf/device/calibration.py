@@ -63,7 +63,10 @@ class Nearby:
             and ((at >= 0) & (at < len(self.points))).all()
             for at, weights, shares in self.kernels.values()
         )
-        numbers = [self.points, *(x for _, weights, shares in self.kernels.values() for x in (weights, shares))]
+        numbers = [
+            self.points,
+            *(x for _, weights, shares in self.kernels.values() for x in (weights, shares)),
+        ]
         if self.points.ndim != 2 or not whole or not all((abs(x) < LARGEST).all() for x in numbers):
             raise ValueError(
                 f"measured regions are points of equal length, and for each kernel some of them with weights, all below {LARGEST:g}"

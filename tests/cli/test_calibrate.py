@@ -274,9 +274,16 @@ def test_times_of_a_preset_are_fitted_without_a_gpu(tmp_path, registry, capsys):
     changed.write_text("\n".join([*plain.read_text().splitlines()[2:], json.dumps(stale), ""]))
     packed.write_bytes(gzip.compress(plain.read_bytes().splitlines(keepends=True)[0]))
     out = tmp_path / "h200.json"
-    assert main(["calibrate", "--device", "h200", "--from", str(changed), str(packed), "--output", str(out)]) == 0
+    assert (
+        main(["calibrate", "--device", "h200", "--from", str(changed), str(packed), "--output", str(out)])
+        == 0
+    )
     found = Calibration.load(out)
-    assert found.values == preset("h200").calibration.values and found.gpu == "h200" and "24 regions" in capsys.readouterr().out
+    assert (
+        found.values == preset("h200").calibration.values
+        and found.gpu == "h200"
+        and "24 regions" in capsys.readouterr().out
+    )
     kernels = found.measured["gemm"]["kernels"]
     assert sum(len(at) for at, *_ in kernels.values()) == sum(len(line.times) for line in lines) - 2
     device = replace(H200, calibration=found)

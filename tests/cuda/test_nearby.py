@@ -58,7 +58,11 @@ def test_no_correction_hides_the_best_kernel(products):
     points = H200.calibration.measured["gemm"]["points"][::20]
     every = list(range(len(points)))
     kernels = {
-        v.id: [every, rng.normal(0, 0.5, len(every)).tolist(), rng.integers(0, 30, (len(every), len(CAUSES))).tolist()]
+        v.id: [
+            every,
+            rng.normal(0, 0.5, len(every)).tolist(),
+            rng.integers(0, 30, (len(every), len(CAUSES))).tolist(),
+        ]
         for v in registry.variants(products[0].kind)
     }
     measured = Calibration("h200", measured={"gemm": {"points": points, "kernels": kernels}})

@@ -231,7 +231,11 @@ def cost(
     each_bytes = _result_bytes(region) if leaving is None else leaving.nbytes / (p.count * p.m * p.n)
     last_of_all = 0.0 if split else at_end * each_bytes / device.bandwidth * 1e-3
     late = max(0.0, last_of_all - finish)
-    results_us = 0.0 if split or leaving is not None else _stored_us(c, region, boxes) * p.count * p.m * cdiv(p.n, ATOM) / ATOM / device.sms
+    results_us = (
+        0.0
+        if split or leaving is not None
+        else _stored_us(c, region, boxes) * p.count * p.m * cdiv(p.n, ATOM) / ATOM / device.sms
+    )
     # one after the other, as long as there is a tile; of divided ones, a part of one
     rounds = math.ceil(most / at_once)
     multiplied = loops / at_once if tiling.stream else rounds
@@ -344,7 +348,11 @@ def _subtile_us(c: WgmmaConstants, tiling: WgmmaTiling, region: RegionSpec, boxe
     f = problem.epilogue_statistics(region)
     come = len(tma_sources(region)) if boxes and not in_lines(region) else 0
     rows = min(1.0, problem.read(region)[0].m / ATOM)
-    loads = c.load_subtile_us * rows * (f.matrices - come) + c.row_subtile_us * f.rows + c.source_subtile_us * come
+    loads = (
+        c.load_subtile_us * rows * (f.matrices - come)
+        + c.row_subtile_us * f.rows
+        + c.source_subtile_us * come
+    )
     beyond = c.lines_us if boxes and in_lines(region) else 0.0 if boxes else _apart_us(c, region)
     leave = c.subtile_us * max(1, f.stores) + beyond * f.stores
     return leave + loads + c.subtile_flop_us * f.flops * tiling.cooperative + _column_sums_us(c, region)
