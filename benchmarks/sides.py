@@ -90,9 +90,10 @@ def _bind(
     results: Sequence[Any],
 ) -> tuple[Callable[[], None], Any]:  # fmt: skip
     """A call, and the workspace that it needs, if any."""
-    nbytes = registry.by_id(kernel_id).query_workspace(region, runtime.spec)
-    work = runtime.empty(aicf.TensorSpec((-(-nbytes // 4),), device=runtime.kind)) if nbytes else None
-    return KernelLoader(registry, runtime).bind(kernel_id, region, operands, results, work), work
+    loader = KernelLoader(registry, runtime)
+    nbytes = loader.workspace(kernel_id, region)
+    work = runtime.empty(TensorSpec((nbytes,), aicf.u8, runtime.kind)) if nbytes else None
+    return loader.bind(kernel_id, region, operands, results, work), work
 
 
 @dataclass(frozen=True)

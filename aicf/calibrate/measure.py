@@ -66,13 +66,9 @@ class ColdBench(Bench):
         self.loader.prepare(kernels)
 
     def workspace(self, id: str, region: RegionSpec) -> Tensor | None:
-        """Memory for what a kernel keeps while it runs."""
-        nbytes = self.registry.by_id(id).query_workspace(region, self.runtime.spec)
-        return (
-            self.runtime.empty(TensorSpec((-(-nbytes // 4),), DType.f32, self.runtime.kind))
-            if nbytes
-            else None
-        )
+        """The kernel's scratch memory, if it has any."""
+        nbytes = self.loader.workspace(id, region)
+        return self.runtime.empty(TensorSpec((nbytes,), DType.u8, self.runtime.kind)) if nbytes else None
 
 
 class ColdTensors:

@@ -86,11 +86,13 @@ def questions(draw: str, number: int, spec: DeviceSpec) -> list[Question]:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """A case for each region: the first of a budget are a fair sample. The same for every GPU, so that they can be compared."""
+    """A case for each region: the first of a budget are a fair sample. The same for every GPU, so that they can be compared. No more than
+    there are seconds, since drawing one takes a tenth of a second."""
     spec = preset("h200" if bench.on_gpu else "cpu")
+    number = 6 if bench.tiny else min(NUMBER, math.ceil(bench.budget))
     return [
         Case(q.name, partial(_measure, q), seconds=2.0, kernels=partial(_kernels, q))
-        for q in questions(bench.draw, 6 if bench.tiny else NUMBER, spec)
+        for q in questions(bench.draw, number, spec)
     ]
 
 
