@@ -851,6 +851,20 @@ def _rows() -> list[Case]:
             )
         ),
         Case(CLUSTER, layer_norm_grad((11, 112885), f16), ROW_TOLERANCE[f16]),
+        *(
+            Case(
+                v,
+                replace(region("softmax", desc(shape, t, (shape[1] + gap, 1))), strict=True, invariant=True),
+                ROW_TOLERANCE[t],
+            )
+            for v in (HELD, CLUSTER, STREAMED)
+            for shape, gap, t in (
+                ((131, 4099), 0, f16),
+                ((300, 8192), 0, f32),
+                ((9, 304), 7, bf16),
+                ((30, 50257), 0, bf16),
+            )
+        ),
         Case(STREAMED, logsumexp((3, 262144))),
     ]
     return [c for c in made if VARIANTS[c.variant].supported(c.region, preset("h200")) is None]

@@ -92,28 +92,31 @@ def drawn_rows(draw: np.random.Generator) -> OverRows:
 
 
 def drawn_op_of_rows(draw: np.random.Generator) -> OverRows:
-    """One op: a softmax, a norm or a mean of rows of any length; or attention."""
-    which, dtype = int(draw.integers(4)), (f16, f32)[draw.integers(2)]
-    length = int(2 ** draw.uniform(1, 13))
-    length = 8 * max(1, length // 8) if draw.random() < 0.7 else length
-    w, name = desc((length,), dtype), f"{dtype} {length}"
-    if which == 0:
-        return OverRows(
-            lambda n: region("softmax", desc((n, length), dtype), axis=1), {0: 0}, f"softmax {name}"
-        )
-    if which == 1:
-        return OverRows(
-            lambda n: region("layer_norm", desc((n, length), dtype), w, w), {0: 0}, f"layer_norm {name}"
-        )
-    if which == 2:
-        return OverRows(
-            lambda n: region("reduce_mean", desc((n, length), dtype), axes=(1,)), {0: 0}, f"mean {name}"
-        )
+    """One op: over rows of any length, or attention."""
+    if draw.random() < 0.75:
+        return drawn_norm(draw, 8192)
     heads, queries, d = int(draw.integers(1, 4)), int(draw.integers(1, 150)), 8 * int(draw.integers(1, 9))
     shape = heads, queries, d
     return OverRows(
         lambda n: attention((n, *shape), (n, *shape), dtype=f16), {0: 0, 1: 0, 2: 0}, f"attention {shape}"
     )
+
+
+def drawn_norm(draw: np.random.Generator, most: int = 20000) -> OverRows:
+    """One op over rows of up to so many elements, odd lengths among them: a softmax, a norm, a sum or a logarithm of sums."""
+    kind, dtype = (
+        str(draw.choice(["softmax", "layer_norm", "rms_norm", "logsumexp", "reduce_sum"])),
+        (f16, f32)[draw.integers(2)],
+    )
+    length = int(2 ** draw.uniform(0, np.log2(most)))
+    length = (length, length // 2 * 2 + 1, length // 8 * 8 or 8)[draw.integers(3)]
+    axes = {"axes": (1,)} if kind == "reduce_sum" else {}
+
+    def make(rows: int) -> RegionSpec:
+        weights = [desc((length,), dtype)] * (2 if kind == "layer_norm" else 0)
+        return region(kind, desc((rows, length), dtype), *weights, **axes)
+
+    return OverRows(make, {0: 0}, f"{kind} {dtype} {length}")
 
 
 # --- what is compared -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from draws.seeds import rng
-from kernel_cases import VARIANTS, Case, Operands, gemm
+from kernel_cases import VARIANTS, Case, Operands, desc, gemm, region
 from machines.on_host import OnHost
 from row_places import (
     OverRows,
@@ -15,6 +15,7 @@ from row_places import (
     declaring,
     differing,
     drawn_gemm,
+    drawn_norm,
     drawn_op_of_rows,
     drawn_rows,
     invariant,
@@ -25,10 +26,11 @@ from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401  (fixtures)
 
 import aicf
 from aicf import nn
-from aicf.device.spec import preset
+from aicf.device.spec import DeviceSpec, preset
 from aicf.errors import KernelError
 from aicf.registry.numerics import NumericClass
 from aicf.registry.variant import Reject
+from aicf.types import f16, f32
 
 H200 = preset("h200")
 KINDS = "f32", "f16", "tf32", "tf32x3", "fp8", "int8"
@@ -39,14 +41,14 @@ TILED, LARGER, SPLIT = (f"cuda.gemm_tiled.v1[{config}]" for config in ("32x32", 
 class Host:
     """Runs cases by the LLVM that the GPU gets; a body is compiled once, whatever the number of rows."""
 
-    def __init__(self) -> None:
-        self.compiled: dict[object, OnHost] = {}
+    def __init__(self, device: DeviceSpec = TINY) -> None:
+        self.device, self.compiled = device, dict[object, OnHost]()
 
     def __call__(self, case: Case, operands: Operands) -> list[np.ndarray]:
         variant, r = VARIANTS[case.variant], case.region
         results = [np.zeros(t.shape, t.dtype.numpy) for t in r.results]
-        workspace = np.zeros(variant.query_workspace(r, TINY), np.uint8)
-        for launch in variant.build(r, TINY):
+        workspace = np.zeros(variant.query_workspace(r, self.device), np.uint8)
+        for launch in variant.build(r, self.device):
             if launch.body not in self.compiled:
                 self.compiled[launch.body] = OnHost(launch, r)
             self.compiled[launch.body].launch = launch
@@ -65,7 +67,7 @@ def test_a_class_does_not_depend_on_the_number_of_rows_or_multiprocessors(reques
     """Of every kernel that has one, for drawn regions; those that have none say why, whatever the rows."""
     draw, seen, none = rng(request.node.nodeid), set(), set()
     for n in range(60):
-        rows = drawn_gemm(draw, KINDS[n % 6]) if n % 3 else drawn_rows(draw)
+        rows = drawn_gemm(draw, KINDS[n % 6]) if n % 3 else (drawn_rows, drawn_norm)[n % 2](draw)
         rows = (invariant, strict, lambda rows: rows, lambda rows: rows)[draw.integers(4)](rows)
         rows = invariant(drawn_op_of_rows(draw)) if n % 5 == 4 else rows
         found: dict[str, set] = {}
@@ -117,6 +119,59 @@ def test_a_class_that_lies_is_found(request):
     assert VARIANTS[SPLIT].supported(region, TINY) is None and isinstance(honest, NumericClass)
     found = differing(rows, {TILED: honest, SPLIT: honest}, TINY, Host(), draw, 9, lambda draw, count: ())
     assert found == [f"{SPLIT} with 9 rows"]
+
+
+INVARIANT = "cuda.rows_resident.v2", "cuda.rows_cluster.v1", "cuda.rows_streamed.v2", "cuda.reduce_rows.v2"
+
+
+@pytest.mark.spec("A15", "B14")
+def test_invariant_rows_of_any_length_have_classes(request):
+    """Of 80 drawn ops, many of odd length: each kernel that takes the rows has one class for all numbers of rows and devices, and some kernel takes all."""
+    draw = rng(request.node.nodeid)
+    for _ in range(80):
+        rows, of = invariant(drawn_norm(draw, 150_000)), dict[str, list]()
+        counts = (1, 2, 9, 300, 5000)
+        for count in counts:
+            for device in (H200, replace(H200, sms=int(draw.integers(20, 200))), preset("l4")):
+                for id, numeric in classes(rows.make(count), device).items():
+                    of.setdefault(id, []).append(numeric)
+        assert all(len(set(found)) == 1 for found in of.values()), (rows.name, of)
+        assert {found[0].length for found in of.values()} == {int(rows.name.split()[-1])}, rows.name
+        assert any(len(of.get(id, ())) == 3 * len(counts) for id in INVARIANT), (rows.name, of)
+
+
+@pytest.mark.spec("A15", "B14")
+def test_invariant_rows_with_gaps_have_the_class_of_dense_rows(request):
+    """Of 30 drawn softmaxes whose rows begin at any address: what is loaded element by element has the order of vectors."""
+    draw = rng(request.node.nodeid)
+    for _ in range(30):
+        length, gap, dtype = (
+            int(draw.integers(1, 20000)),
+            int(draw.integers(1, 9)),
+            (f16, f32)[draw.integers(2)],
+        )
+        made = [
+            region("softmax", desc((n, length), dtype, (length + k, 1)))
+            for k in (0, gap)
+            for n in (1, 2, 300)
+        ]
+        of = [classes(replace(r, strict=True, invariant=True), H200) for r in made]
+        for id in INVARIANT[:3]:
+            assert len({found.get(id) for found in of}) == 1, (id, length, gap, dtype)
+
+
+@pytest.mark.sample(1, pool="on the host")
+@pytest.mark.spec("A15", "B14")
+@pytest.mark.parametrize("even", [False, True])
+def test_invariant_rows_have_equal_bits_on_the_host(even, request):
+    """By the LLVM that the GPU gets: a drawn op over odd rows, or over vectors, by one of the kernels that take it, alone and among others."""
+    draw, length = rng(request.node.nodeid), 0
+    while length < 65 or (length % 8 != 0 if even else length % 2 == 0):
+        rows = invariant(drawn_norm(draw, 900))
+        length = int(rows.name.split()[-1])
+    kernels = {id: c for id, c in classes(rows.make(5), H200).items() if id in INVARIANT}
+    kernels = some(kernels, draw, 1)
+    assert kernels and not differing(rows, kernels, H200, Host(H200), draw, 5), rows.name
 
 
 @pytest.mark.spec("A15", "B14")
@@ -181,8 +236,9 @@ def test_gemm_kernels_of_one_class_give_equal_bits(gpu, kind, request):  # noqa:
 @pytest.mark.spec("A15", "B14")
 def test_rows_maps_and_attention_of_one_class_give_equal_bits(gpu, request):  # noqa: F811
     draw = rng(request.node.nodeid)
-    for _ in range(12):
-        rows, count = drawn_rows(draw), int(draw.integers(3, 40))
+    for n in range(24):
+        rows = (drawn_rows(draw), invariant(drawn_norm(draw)))[n % 2]
+        count = int(draw.integers(3, 40))
         kernels = classes(rows.make(count), gpu.spec)
         assert not differing(rows, kernels, gpu.spec, _on(gpu), draw, count), rows.name
 

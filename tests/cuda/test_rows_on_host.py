@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernel_cases import (
@@ -88,6 +90,19 @@ CASES += [
 ]
 CASES += [Case(v, softmax((3, 5, 7), bf16), ROW_TOLERANCE[bf16]) for v in ROWS]
 CASES += [Case(SERIAL, r, ROW_TOLERANCE[f16]) for r in repeated_rows()]
+CASES += [  # invariant rows: odd ones, vectors, and rows with gaps, which are loaded element by element
+    Case(
+        v,
+        replace(region(kind, desc((3, length), t, (length + gap, 1))), strict=True, invariant=True),
+        ROW_TOLERANCE[t],
+    )
+    for n, v in enumerate((HELD, CLUSTER, STREAMED))
+    for kind, length, gap, t in (
+        ("softmax", 519, 0, f32),
+        ("logsumexp", 1024, 0, bf16),
+        ("softmax", 304, 5 + n, f16),
+    )
+]
 
 
 @pytest.mark.sample(4, pool="on the host")

@@ -52,6 +52,7 @@ class RowSplit(NamedTuple):
     chunk: int
 
 
+INVARIANT_SERIAL = 16  # and of rows whose parts follow from their length: between what is best for few rows and for thousands
 SERIAL = 2048  # elements that a thread adds up one after the other, at most: the error of its f32 sum grows with them
 
 
@@ -59,7 +60,15 @@ def split(length: int, blocks: int, per_block: int, device: DeviceSpec) -> RowSp
     """Enough segments for four blocks per multiprocessor, each at least eight turns of a block; one if that suffices, and no thread
     adds more than SERIAL elements."""
     wanted = min(cdiv(4 * device.sms, max(blocks, 1)), length // (8 * per_block))
-    wanted = max(wanted if blocks < 2 * device.sms else 1, cdiv(length, SERIAL * per_block))
+    return _segments(length, max(wanted if blocks < 2 * device.sms else 1, cdiv(length, SERIAL * per_block)))
+
+
+def split_by_length(length: int, per_block: int) -> RowSplit:
+    """As many segments as no thread adds more than INVARIANT_SERIAL elements of, whatever the number of results and the device are."""
+    return _segments(length, cdiv(length, INVARIANT_SERIAL * per_block))
+
+
+def _segments(length: int, wanted: int) -> RowSplit:
     if wanted < 2:
         return RowSplit(1, length)
     chunk = cdiv(length, wanted)
@@ -232,11 +241,11 @@ def lanes_for(length: int) -> int:
 
 
 def _row_split(r: Reduced, device: DeviceSpec, invariant: bool) -> tuple[int, int, int, RowSplit]:
-    """Rows, their length, threads of each, and parts of each: of invariant rows one, however few there are."""
+    """Rows, their length, threads of each, and parts of each: of invariant rows by their length."""
     rows, length = r.after.numel, r.length
     lanes = lanes_for(length)
     if invariant:
-        return rows, length, lanes, RowSplit(1, length)
+        return rows, length, lanes, split_by_length(length, lanes)
     return rows, length, lanes, split(length, cdiv(rows * lanes, THREADS), lanes, device)
 
 
@@ -260,7 +269,9 @@ class ReduceRows:
         if not region.invariant:
             return PARTS
         r = reduced(region)
-        return NumericClass(f"{r.core.how} in {r.partial}", r.length, f"by {lanes_for(r.length)} threads")
+        _, length, lanes, (parts, _) = _row_split(r, device, True)
+        by = f"by {lanes} threads" + (f" of each of {parts} parts" if parts > 1 else "")
+        return NumericClass(f"{r.core.how} in {r.partial}", length, by)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         r = reduced(region)

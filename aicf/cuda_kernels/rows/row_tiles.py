@@ -21,7 +21,7 @@ BLOCK, LANES = (
 CLUSTERS, MOST_LANES, MOST_BLOCKS = (2, 4, 8), 512, 8  # blocks of a cluster, as many as may be everywhere
 STREAMED_WORDS = 16  # of a row that registers can't hold: what each of its threads reads at once
 MANY_BYTES = 2**23
-INVARIANT_RUNS = 2  # of a thread: between what is best for few rows, one, and for thousands, three or more
+INVARIANT_ROWS = 1, 16, 256, 4096  # numbers of rows for which threads of invariant rows are compared
 MOST_CROWDED = 1024  # threads of a multiprocessor that the compiler need find registers for
 SMS, BANDWIDTH = 132, 4800  # of an H200, for which rows are cut
 
@@ -69,48 +69,86 @@ class Cut(NamedTuple):
     loose: tuple[bool, ...]
 
 
+class _MovingRows(NamedTuple):
+    """A tensor that moves along the columns, and where its rows begin: strides of the rows, and the offset of the first."""
+
+    tensor: TensorDesc
+    starts: Shape
+
+    def aligned(self, width: int) -> bool:
+        return self.tensor.alignment >= min(VECTOR, width * self.tensor.dtype.itemsize)
+
+    def fits(self, width: int) -> bool:
+        """Whether all of its rows begin at multiples of so many elements."""
+        return self.aligned(width) and not any(s % width for s in self.starts)
+
+
+def _moving_rows(region: RegionSpec) -> dict[int, _MovingRows]:
+    """Of each load and then each store, by number, those that move along the columns."""
+    program, at = program_of(region), walked(region)
+    found: dict[int, _MovingRows] = {}
+    for n, (load, steps) in enumerate(zip(program.loads, at.loads)):
+        if n in program.moves and load.operand is not None:
+            found[n] = _MovingRows(region.operands[load.operand], (*steps[:-1], load.offset))
+    for n, (store, steps) in enumerate(zip(program.stores, at.stores), len(program.loads)):
+        if store.slot in program.moves:
+            found[n] = _MovingRows(region.results[store.position], (*steps[:-1], 0))
+    return found
+
+
+def _widest(moving: dict[int, _MovingRows]) -> int:
+    return max([each.tensor.dtype.itemsize for each in moving.values()], default=4)
+
+
+def cut_by_length(region: RegionSpec) -> Cut:
+    """Neighbours by the length of a row and the element types alone: 16 bytes of the widest type, or fewer where the length is no multiple of
+    these. A tensor whose rows begin elsewhere is loaded and stored element by element, in the same order."""
+    program, moving = program_of(region), _moving_rows(region)
+    width = VECTOR // _widest(moving)
+    while width > 1 and program.length % width:
+        width //= 2
+    count = len(program.loads) + len(program.stores)
+    return Cut(width, -1, tuple(n in moving and not moving[n].fits(width) for n in range(count)))
+
+
+def is_cut_by_length(region: RegionSpec) -> bool:
+    """Whether cut_of is cut_by_length for every number of rows: all tensors have vectors, of 8 bytes at least, or the rows are invariant."""
+    cut = cut_by_length(region)
+    vectors = cut.width * _widest(_moving_rows(region)) >= VECTOR // 2
+    return region.invariant or (vectors and not any(cut.loose))
+
+
 @functools.lru_cache(maxsize=1024)
 def cut_of(region: RegionSpec) -> Cut:
     """16 bytes of the widest type where all rows begin at multiples of them, or fewer where they do so at fewer; if most of what is moved
     lies alike, its rows are cut where such multiples begin. What lies otherwise then, such as a vector along all rows, is loaded element by
-    element: so that these are neighbours for neighbouring threads, a run is 4 bytes. Invariant rows are all cut at the same columns."""
-    program, at = program_of(region), walked(region)
-    moving: dict[int, tuple[TensorDesc, Shape]] = {}
-    for n, (load, steps) in enumerate(zip(program.loads, at.loads)):
-        if n in program.moves and load.operand is not None:
-            moving[n] = region.operands[load.operand], (*steps[:-1], load.offset)
-    for n, (store, steps) in enumerate(zip(program.stores, at.stores), len(program.loads)):
-        if store.slot in program.moves:
-            moving[n] = region.results[store.position], (*steps[:-1], 0)
-    count = len(program.loads) + len(program.stores)
-    size = max([t.dtype.itemsize for t, _ in moving.values()], default=4)
-
-    def fits(n: int, width: int) -> bool:
-        t, places = moving[n]
-        return t.alignment >= min(VECTOR, width * t.dtype.itemsize) and not any(s % width for s in places)
-
+    element: so that these are neighbours for neighbouring threads, a run is 4 bytes. Invariant rows are cut by their length."""
+    if region.invariant:
+        return cut_by_length(region)
+    program, moving = program_of(region), _moving_rows(region)
+    count, size = len(program.loads) + len(program.stores), _widest(moving)
     width = VECTOR // size
-    while width > 1 and (program.length % width or not all(fits(n, width) for n in moving)):
+    while width > 1 and (program.length % width or not all(each.fits(width) for each in moving.values())):
         width //= 2
     even = Cut(width, -1, (False,) * count)
-    if width * size >= VECTOR // 2 or not moving or region.invariant:
+    if width * size >= VECTOR // 2 or not moving:
         return even
     return max(even, _uneven(moving, size, count, program.length), key=lambda c: c.width)
 
 
-def _uneven(moving: dict[int, tuple[TensorDesc, Shape]], size: int, count: int, length: int) -> Cut:
+def _uneven(moving: dict[int, _MovingRows], size: int, count: int, length: int) -> Cut:
     """With runs that begin where what is most lies at multiples of the width."""
     width = VECTOR // size
     while width > 1:
         alike: dict[Shape, list[int]] = {}
-        for n, (t, places) in moving.items():
-            if t.alignment >= min(VECTOR, width * t.dtype.itemsize):
-                alike.setdefault(tuple(s % width for s in places), []).append(n)
+        for n, each in moving.items():
+            if each.aligned(width):
+                alike.setdefault(tuple(s % width for s in each.starts), []).append(n)
         if not alike or length < 2 * width:
             width //= 2
             continue
-        main = max(alike.values(), key=lambda some: sum(moving[n][0].nbytes for n in some))
-        if len(main) < len(moving) and width * moving[main[0]][0].dtype.itemsize > 4:
+        main = max(alike.values(), key=lambda some: sum(moving[n].tensor.nbytes for n in some))
+        if len(main) < len(moving) and width * moving[main[0]].tensor.dtype.itemsize > 4:
             width //= 2
             continue
         return Cut(width, main[0], tuple(n in moving and n not in main for n in range(count)))
@@ -172,24 +210,31 @@ LANES_RATE = 128 * 1.7e3  # elements' instructions of a multiprocessor in a micr
 
 
 def times(
-    region: RegionSpec, tile: RowTile, pace: Pace, sms: int = SMS, bandwidth: float = BANDWIDTH
+    region: RegionSpec,
+    tile: RowTile,
+    pace: Pace,
+    sms: int = SMS,
+    bandwidth: float = BANDWIDTH,
+    rows: int | None = None,
 ) -> tuple[float, float, float]:
-    """(of memory alone, of all blocks in turns, and of that, of meeting in clusters), in microseconds."""
+    """(of memory alone, of all blocks in turns, and of that, of meeting in clusters), in microseconds; of so many rows, if they are not the
+    region's."""
     program = program_of(region)
-    blocks, passes = max(1, tile.blocks(program.count)), len(program.passes)
+    count, nbytes = (program.count, region.nbytes) if rows is None else (rows, rows * _row_bytes(region))
+    blocks, passes = max(1, tile.blocks(count)), len(program.passes)
     waves = blocks / (sms * tile.blocks_per_sm)
     turns = math.ceil(waves) if waves < 3 else waves + 0.3
     beside = min(tile.blocks_per_sm, max(1.0, blocks / sms))
     work = (
-        program.count
+        count
         * program.length
         / blocks
         * passes
         * pace.element
-        * (SINGLE if tile.cut.width == 1 else 1.0)
+        * (SINGLE if tile.cut.width == 1 or (tile.cut.anchor < 0 and any(tile.cut.loose)) else 1.0)
         / LANES_RATE
     )
-    loaded = region.nbytes / blocks / pace.brings * 1e-3
+    loaded = nbytes / blocks / pace.brings * 1e-3
     cluster_sync = pace.cluster_sync * passes if tile.cluster > 1 else 0.0
     each = (
         pace.begin
@@ -199,7 +244,14 @@ def times(
         + pace.threads * tile.block * math.sqrt(beside)
         + beside * (work + loaded)
     )
-    return region.nbytes / (bandwidth * pace.share) * 1e-3, turns * each, turns * cluster_sync
+    return nbytes / (bandwidth * pace.share) * 1e-3, turns * each, turns * cluster_sync
+
+
+def _row_bytes(region: RegionSpec) -> int:
+    """Of a row in all that moves along the columns, whether or not other rows share it: with one row nobody can tell."""
+    return program_of(region).length * sum(
+        each.tensor.dtype.itemsize for each in _moving_rows(region).values()
+    )
 
 
 def together(*us: float) -> float:
@@ -257,7 +309,7 @@ def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTi
     """The best of those that hold a row in registers of a block or of part of it, or of a cluster; None if none can."""
     cut, found = cut_of(region), []
     if region.invariant:
-        return _by_length(region, cut)
+        return _by_length(region, cut, clusters)
     for cluster in clusters:
         for lanes in LANES:
             if (lanes < BLOCK and cluster > 1) or (cut.anchor >= 0 and lanes * cluster < 2 * cut.width):
@@ -270,12 +322,23 @@ def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTi
     return _best(region, found, RESIDENT_PACE)
 
 
-def _by_length(region: RegionSpec, cut: Cut) -> RowTile | None:
-    """The fewest threads that have two runs each at most, or else as many as there may be: for any number of rows."""
-    most, _ = _runs(region, cut)
-    lanes = next((n for n in LANES if cdiv(most, n) <= INVARIANT_RUNS), LANES[-1])
-    words = cdiv(most, lanes) * _run_words(region, cut.width, all=True)
-    return _tile(region, cut, lanes, 1) if words <= MOST_WORDS else None
+def _by_length(region: RegionSpec, cut: Cut, clusters: tuple[int, ...]) -> RowTile | None:
+    """The threads whose greatest ratio to the best number for each of INVARIANT_ROWS is least. Operands that all rows share count as if each row had
+    its own, in memory and in registers, and all loads as if they were vectors: neither the number of rows nor their addresses matter."""
+    runs, words = _runs(region, cut)[0], _run_words(region, cut.width, all=True)
+    found = []
+    for cluster, lanes in [(c, n) for c in clusters for n in LANES if n >= BLOCK or c == 1]:
+        most = max(1, cdiv(runs, lanes * cluster)) * words
+        if most <= MOST_WORDS:
+            found.append(_tile(region, cut._replace(loose=()), lanes, cluster)._replace(words=most))
+    greatest = [0.0] * len(found)
+    for rows in INVARIANT_ROWS:
+        us = [together(*times(region, tile, RESIDENT_PACE, rows=rows)[:2]) for tile in found]
+        greatest = [max(ratio, each / min(us)) for ratio, each in zip(greatest, us)]
+    if not found:
+        return None
+    best = found[greatest.index(min(greatest))]
+    return _tile(region, cut, best.lanes, best.cluster)
 
 
 def clustered(region: RegionSpec) -> RowTile | None:

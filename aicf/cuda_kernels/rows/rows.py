@@ -39,6 +39,7 @@ from .row_tiles import (
     RowTile,
     clustered,
     cut_of,
+    is_cut_by_length,
     program_of,
     resident_tile,
     serial,
@@ -181,16 +182,21 @@ def _tiled(region: RegionSpec, tile: RowTile | None, where: str) -> Checks:
 
 # --- what decides the bits of a row -------------------------------------------------------------------------------------
 
-BY_ADDRESS = no_class("rows begin anywhere in memory: which elements a load has depends on the row's index")
+BY_ADDRESS = no_class(
+    "rows may begin anywhere in memory: which elements a load has depends on the row's index"
+)
 BY_COUNT = no_class("how many threads have a row is chosen by time, from the number of rows")
 BY_CLUSTERS = no_class("how many blocks have a row is chosen by time, from the number of rows")
 
 
-def _row_class(region: RegionSpec, cut: Cut, lanes: int, again: bool = False) -> NumericClass | Reject:
+def _row_class(
+    region: RegionSpec, cut: Cut, lanes: int, cluster: int = 1, again: bool = False
+) -> NumericClass | Reject:
     """Runs of a row go to its threads in turn; each adds up its own, and a tree adds up those of the threads. `again`: a row is read for each pass."""
-    if cut.anchor >= 0:
+    if lanes > 1 and not is_cut_by_length(region):
         return BY_ADDRESS
-    dealt = f"by {lanes} threads, {cut.width} neighbours each" if lanes > 1 else "in order"
+    threads = f"{cluster} x {lanes}" if cluster > 1 else f"{lanes}"
+    dealt = f"by {threads} threads, {cut.width} neighbours each" if lanes > 1 else "in order"
     return NumericClass("rows in f32", program_of(region).length, dealt + ", read again" * again)
 
 
@@ -213,7 +219,7 @@ class RowsHeld:
         cut, tile = cut_of(region), resident_tile(region)
         if region.invariant and tile is not None:
             return _row_class(region, cut, tile.lanes)
-        if cut.anchor < 0 and cdiv(program_of(region).length, cut.width) > LANES[0]:
+        if is_cut_by_length(region) and cdiv(program_of(region).length, cut.width) > LANES[0]:
             return BY_COUNT  # of shorter rows a thread has one run at most, and more threads would have nothing to do
         return _row_class(region, cut, LANES[0])
 
@@ -236,14 +242,15 @@ class RowsCluster:
     def accepts(region: RegionSpec) -> Checks:
         yield from _checks(region)
         yield from _neighbours(region)
-        if region.invariant:
-            yield BY_CLUSTERS
         yield from _tiled(region, clustered(region), f"{MOST_BLOCKS} blocks of {MOST_LANES} threads")
 
     least = one_launch
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-        return BY_CLUSTERS
+        tile = clustered(region)
+        if not region.invariant or tile is None:
+            return BY_CLUSTERS
+        return _row_class(region, tile.cut, tile.lanes, tile.cluster)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         tile = clustered(region)
