@@ -117,6 +117,8 @@ class Session:
             self.output, sms=self.device.sms, aicf=__version__, date=date.today().isoformat(), draw=self.draw, **result.to_json()
         )  # fmt: skip
         self._report(result, as_json)
+        if not as_json and (earlier := sum(line.earlier for line in lines)):
+            self.say("earlier", f"{earlier} of {sum(len(line.times) for line in lines)} times are of another text of their kernels", "yellow")  # fmt: skip
         return 0
 
     def _report(self, result: Result, as_json: bool) -> None:

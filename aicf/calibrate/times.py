@@ -31,7 +31,10 @@ NEXT = "aicf calibrate --output FILE writes its times into FILE's folder, as FIL
 
 @dataclass(frozen=True)
 class Line:
-    """A region of a draw, with the microseconds of each kernel, and why others have none."""
+    """A region of a draw, with the microseconds of each kernel, and why others have none.
+
+    earlier  the number of times whose kernels have another text today
+    """
 
     draw: str
     number: int
@@ -39,6 +42,7 @@ class Line:
     region: RegionSpec
     times: Mapping[str, float] = field(hash=False)
     refused: Mapping[str, str] = field(default_factory=dict, hash=False)
+    earlier: int = 0
 
     @property
     def family(self) -> str:
@@ -70,10 +74,10 @@ def append(path: Path, line: Line, device: DeviceSpec, registry: KernelRegistry)
         file.write(json.dumps(data).encode() + b"\n")
 
 
-def read(path: Path, device: DeviceSpec, registry: KernelRegistry, partly: bool = False) -> list[Line]:
+def read(path: Path, device: DeviceSpec, registry: KernelRegistry, any_text: bool = False) -> list[Line]:
     """The lines whose kernels are today's; TuningError for a line that is none or is of another GPU. A last line without its end is left out.
 
-    partly  of lines with other kernels too, the times of those that are today's
+    any_text  of every line the times of kernels that are registered, whatever their text was: `Line.earlier` counts those of another one
     """
     text = current(_text(path))
     found = dict[str, Line]()
@@ -87,9 +91,11 @@ def read(path: Path, device: DeviceSpec, registry: KernelRegistry, partly: bool 
         if data["gpu"] != _place(device):
             raise TuningError(f"{at} is of another GPU", expected=_place(device), got=data["gpu"], hint="name another --output, or other files with --from")  # fmt: skip
         good = {id for id, d in data["kernels"].items() if id in registry and variant_digest(registry.by_id(id)) == d}  # fmt: skip
-        if partly or len(good) == len(line.times):
-            times = {id: us for id, us in line.times.items() if id in good}
-            found[line.region.key] = replace(line, times=times)
+        if any_text:
+            times = {id: us for id, us in line.times.items() if id in registry}
+            found[line.region.key] = replace(line, times=times, earlier=len(times.keys() - good))
+        elif len(good) == len(line.times):
+            found[line.region.key] = line
     return list(found.values())
 
 
