@@ -167,21 +167,19 @@ def _inferred(
 def row_class(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
     """The class of the rows of a region of one op that adds up, for any number of rows: of those that have a kernel at each of ROWS, the one
     whose greatest ratio to the time of the free choice is least. A Reject says where each class ends."""
-    found = [resized(region, rows) for rows in ROWS]
-    if isinstance(found[0], Reject):
-        return found[0]
-    asked = [r for r in found if isinstance(r, RegionSpec)]
-    if asked[0] not in selector.row_classes:
-        selector.row_classes[asked[0]] = _chosen(region, asked, selector)
-    return selector.row_classes[asked[0]]
+    first = resized(region, ROWS[0])
+    if isinstance(first, Reject):
+        return first
+    if first not in selector.row_classes:
+        selector.row_classes[first] = _chosen(region, selector)
+    return selector.row_classes[first]
 
 
-def _chosen(region: RegionSpec, asked: Sequence[RegionSpec], selector: Choices) -> NumericClass | Reject:
-    times = [selector.class_times(r) for r in asked]
-    free = [selector.free(r) for r in asked]
-    reached = [
-        n for n, one in enumerate(times) if one or free[n] is not None
-    ]  # others are beyond all kernels
+def _chosen(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
+    sizes = [resized(region, rows) for rows in ROWS]
+    times = [selector.class_times(r) if isinstance(r, RegionSpec) else {} for r in sizes]
+    free = [selector.free(r) if isinstance(r, RegionSpec) else None for r in sizes]
+    reached = [n for n in range(len(ROWS)) if times[n] or free[n] is not None]  # no kernel has the others
     every = dict.fromkeys(c for one in times for c in one)
     ratios = {
         c: max(times[n][c] / f[1] if (f := free[n]) else 1.0 for n in reached)
@@ -207,12 +205,11 @@ def _without_class(region: RegionSpec, ends: dict[str, str], selector: Choices) 
     one = resized(region, ROWS[-1])
     assert isinstance(one, RegionSpec)
     reasons = dict.fromkeys(selector.classless(one))
-    told = "; ".join(list(reasons)[:SHOWN]) or "none takes it"
-    return f"no kernel of {region.kind} has a numeric class: {told}"
+    return f"no kernel of {region.kind} has a numeric class: {'; '.join(list(reasons)[:SHOWN]) or 'none takes it'}"
 
 
 def refuses(region: RegionSpec, selector: Choices) -> Refuses:
-    """Of an invariant region: why a kernel that takes it would give its rows other bits among others; None if it does not."""
+    """Of an invariant region: why a kernel that accepts it would give its rows other bits among other rows."""
     if not any(t.numel for t in region.results):
         return lambda variant: None
     cores = [op for op in region.ops if not schema_of(op.kind).is_map]
@@ -267,8 +264,8 @@ def free_choice(region: RegionSpec, us: float, choices: Choices) -> FreeChoice |
         return None
     variant, free_us = best
     numeric = variant.numeric_class(replace(region, strict=False, invariant=False), choices.device)
-    told = f"has no class: {numeric.reason}" if isinstance(numeric, Reject) else f"is of class {numeric}"
-    return FreeChoice(variant.id, free_us, told, us / free_us if free_us else 1.0)
+    text = f"has no class: {numeric.reason}" if isinstance(numeric, Reject) else f"is of class {numeric}"
+    return FreeChoice(variant.id, free_us, text, us / free_us if free_us else 1.0)
 
 
 def percent(ratio: float) -> str:

@@ -161,6 +161,8 @@ class Selector:
         if len(self._best) > REMEMBERED:
             for memo in (self._best, self._told, self.compositions):
                 memo.clear()
+        if self._free is not None:
+            self._free.trim()
 
     @property
     def asked(self) -> list[Selection]:
@@ -332,16 +334,32 @@ class Selector:
 
     def _rejected(self, region: RegionSpec) -> tuple[Rejection, ...]:
         taken = {c.variant.id for c in self(region).ranked} if self.alone(region) else frozenset()
-        order, refuses = self._summing_order(region), self._invariance(region)
+        numerics = self._numerics(region)
         rejected = []
         for variant in self.registry.variants(region.kind):
             if variant.device != self.device.kind or variant.id in taken:
                 continue
             reject = lacks(variant, self.required) or variant.supported(region, self.device)
-            reject = reject or (refuses(variant) if refuses else None) or self._found_wrong(variant, region)
-            strict = Reject("strict", f"sums in another order than {order}, which the op alone would run")
-            rejected.append(Rejection(variant, reject or strict))
+            reject = reject or self._found_wrong(variant, region) or numerics(variant)
+            assert reject is not None, variant.id
+            rejected.append(Rejection(variant, reject))
         return tuple(rejected)
+
+    def refusal(self, variant: KernelVariant, region: RegionSpec) -> Reject | None:
+        """Why a variant can't be chosen for a region, the first reason; None if it can."""
+        refused = lacks(variant, self.required) or variant.supported(region, self.device)
+        return refused or self._found_wrong(variant, region) or self._numerics(region)(variant)
+
+    def _numerics(self, region: RegionSpec) -> invariant.Refuses:
+        """What strict numerics and invariant rows have against a variant that accepts the region."""
+        order, refuses = self._summing_order(region), self._invariance(region)
+
+        def refused(variant: KernelVariant) -> Reject | None:
+            if order is not None and variant.id != order:
+                return Reject("strict", f"sums in another order than {order}, which the op alone would run")
+            return refuses(variant) if refuses is not None else None
+
+        return refused
 
     def _none(self, region: RegionSpec) -> NoKernelError:
         rejected = self._rejected(region)

@@ -222,6 +222,24 @@ def test_kernels_without_a_class_are_refused_with_their_reason():
     assert any("divided" in r.reject.reason or "number of rows" in r.reject.reason for r in rejected)
 
 
+@pytest.mark.parametrize("how", ({"invariant": True}, {"numerics": "strict"}))
+def test_answers_say_which_class_a_kernel_would_need(how, request):
+    """Of a drawn kernel that accepts a region, but is not of its class, or not the variant that the op alone runs."""
+    draw = rng(request.node.nodeid)
+    model = nn.Model({"x": aicf.TensorSpec(("batch", 256))}, batch=int(draw.integers(1, 300)))
+    model.add(nn.Linear(256, 128)).add(nn.GELU())
+    made = aicf.explain_for(model, "h200", policy="bf16", **how)
+    chosen = {r.kernel_id for r in made.regions}
+    other = draw.choice(
+        [v for v in VARIANTS if v.startswith("cuda.gemm_wgmma.") and v not in chosen and " " not in v]
+    )
+    ((_, answer),) = made.want(str(other)).answers
+    if answer.reject is not None and "invariant" in how:
+        assert answer.reject.condition in ("numerics", "m", "n")
+    elif answer.reject is not None:
+        assert answer.reject.condition in ("strict", "m", "n")
+
+
 @pytest.mark.parametrize(("how", "part"), (({"numerics": "fused"}, 'numerics="fused"'),))
 def test_what_contradicts_invariant_rows_is_an_error(how, part):
     model = nn.Model({"x": aicf.TensorSpec(("batch", 8))}, batch=2).add(nn.Linear(8, 4))

@@ -215,7 +215,9 @@ def _transposed(region: RegionSpec) -> Iterator[Changed]:
 def _precise(region: RegionSpec) -> Iterator[Changed]:
     if region.strict:
         yield (
-            RegionChange("numerics", "numerics fused", 'numerics="fused"'),
+            RegionChange(
+                "numerics", "numerics fused", "invariant=False" if region.invariant else 'numerics="fused"'
+            ),
             replace(region, strict=False, invariant=False),
         )
     asked = [op.attrs["precision"] for op in region.ops if "precision" in op.attrs]

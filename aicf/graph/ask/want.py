@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...device.spec import PRESETS
-from ...registry.index import lacks
 from ...registry.select import Candidate, Selection, Selector
 from ...registry.variant import KernelVariant, Reject
 from ...rows import RegionSpec
@@ -107,7 +106,7 @@ def _refusal(variant: KernelVariant, at: _At) -> Reject | None:
     if variant not in at.selector.registry.variants(at.region.kind):
         begins = ", ".join(variant.kinds)
         return Reject("begins", f"its regions begin with {begins}, this one with {at.region.kind}")
-    return lacks(variant, at.selector.required) or variant.supported(at.region, at.selector.device)
+    return at.selector.refusal(variant, at.region)
 
 
 _FAR = "device", "needs", "begins", "structure", "ops"  # conditions of kernels for other regions or devices
