@@ -5,6 +5,6 @@
     python -m benchmarks report
     python -m benchmarks.profile gpt2 --out profile.json
 
-A case is verified against a reference first and then timed, its sides in turn. Results are files in `benchmarks/results/`;
+A case is verified against a reference first and then timed, its sides alternately. Results are files in `benchmarks/results/`;
 docs/performance.md is written from them and from nothing else. A profile is of one program: where its time goes.
 """

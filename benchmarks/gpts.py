@@ -73,7 +73,7 @@ class Gpt:
         return aicf.nn.Model({"x": spec}, net, batch=self.batch, length=self.length)
 
     def training(self) -> dict[str, Any]:
-        """What `aicf.compile` and `explain_for` take beside the model."""
+        """Arguments of `aicf.compile` and `explain_for` besides the model."""
         from aicf import nn
 
         exempt = nn.ParamGroup(where=lambda p: p.rank < 2, weight_decay=0.0)

@@ -101,13 +101,13 @@ class Lab:
         self.sync()
 
     def launch_sets(self, flops: float, nbytes: int) -> list[int]:
-        """For each launch of a graph of products the number of its set of operands."""
+        """For each launch of a graph of GEMMs the index of its set of operands."""
         launches = max(1, min(LAUNCHES, int(SAMPLE_S * GUESS / flops)))
         count = self.sets(nbytes, launches)
         return [i % count for i in range(launches)]
 
     def sets(self, nbytes: int, launches: int = LAUNCHES) -> int:
-        """How many sets of buffers the launches of a graph take in turn, so that none finds its data in the L2 cache."""
+        """Number of sets of buffers for the launches of a graph, so that none finds its data in the L2 cache."""
         return max(1, min(launches, -(-4 * self.l2_bytes // nbytes)))
 
     # --- checks -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class Suite:
 
 @dataclass
 class Bench:
-    """What cases are given: the device, how thorough to be, and the time that is left."""
+    """The arguments of cases: the device, the thoroughness, the remaining time."""
 
     device: str
     tiny: bool = False
@@ -90,7 +90,7 @@ class Bench:
 
     @cached_property
     def lab(self) -> Lab:
-        """The GPU with PyTorch beside aicf."""
+        """The GPU with PyTorch and aicf."""
         from .gpu import Lab
 
         return Lab(self.device, self.seed)
@@ -136,7 +136,7 @@ def run_suite(
     suite: Suite, bench: Bench, shard: tuple[int, int] = (1, 1), only: str = "",
     save: Callable[[Outcome], None] = lambda outcome: None, say: Callable[[str], None] = print,
 ) -> Outcome:  # fmt: skip
-    """Measure the cases of a shard in order until the budget is spent. `save` is given what there is after each case."""
+    """Measure the cases of a shard in order until the budget is spent. `save` is called with the results after each case."""
     chosen = [case for case in part(suite.cases(bench), shard) if only in case.name]
     done = Outcome()
     for n, case in enumerate(chosen):

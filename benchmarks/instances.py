@@ -34,7 +34,7 @@ class Instance:
         for op in builder.graph.ops:
             if (
                 schema_of(op.kind).name == "check_labels"
-            ):  # what a loss brings to hold steps back is a kernel of its own
+            ):  # the flag of a loss that holds steps back is a kernel of its own
                 continue
             ins, outs = (
                 tuple(number.setdefault(v, len(number)) if v >= 0 else -1 for v in vids)

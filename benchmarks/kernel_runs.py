@@ -1,7 +1,7 @@
 """Kernels of a region on random data: checked against the region's reference in f64, then timed, on either device.
 
-Results lie between guards of poison. On a GPU the reference is PyTorch's where it has the op, so that large regions are
-checked too; runs take sets of operands in turn, so that none finds its data in the L2 cache. On the host data stay warm.
+Results are stored between guards of poison. On a GPU the reference is PyTorch's where it has the op, so that large regions are
+checked too; launches have sets of operands of their own, so that none finds its data in the L2 cache. On the host data stay warm.
 """
 
 from __future__ import annotations

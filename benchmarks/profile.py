@@ -4,7 +4,7 @@
     python -m benchmarks.profile gpt2-decode                a token with a KV cache: one of suites/decode.py
     python -m benchmarks.profile gpt2 --device cpu -v --out p.json --trace t.json
 
-What is fed lies on the device. docs/guide.md says how it is measured.
+Feeds are on the device. docs/guide.md says how it is measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rates that others published for cards, compared with what aicf predicts for the same work on the card's preset: two tables of docs/platforms.md.
 
 published_figures.json has the figures and their sources. A ratio is of rates, predicted over published. aicf's kernels are not those of the libraries,
-and nothing ran on these cards here: a ratio compares the model of a card with what the card is known to reach.
+and nothing ran on these cards here: a ratio compares the prediction for a card with its published figure.
 """
 
 from __future__ import annotations

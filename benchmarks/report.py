@@ -63,7 +63,7 @@ def _ordered(names: Iterable[str], suites: Mapping[str, Suite]) -> list[str]:
 
 
 def pages(files: Iterable[ResultFile], suites: Mapping[str, Suite]) -> dict[str, str]:
-    """docs/results/ as a whole, by the files' names."""
+    """All of docs/results/, by the files' names."""
     found = devices(files)
     texts, lines = {}, ["", "| suite | what | measured on |", "|---|---|---|"]
     for name in _ordered((n for by_suite in found.values() for n in by_suite), suites):

@@ -1,4 +1,4 @@
-"""Result files: what they hold, where they lie, and which rows still belong to today's kernels.
+"""Result files: their content, their paths, and which rows still belong to today's kernels.
 
     benchmarks/results/<gpu>/<suite>.json               {"meta": …, "cases": […], "left_out": […]}
     benchmarks/results/<gpu>/<suite>.shard-1-of-4.json  one of four parts, until all are there; readers take them together
@@ -7,7 +7,7 @@ A case is {"case", "aicf", "peer", "peer_name", "unit", "ratio"} and, where ther
 ranges as shares of the medians), "n", "note", "instances", what it sums up, and "kernels", the ids of those that ran; of a step of the lesson "predicted" and "bound", in the
 same unit, and "limit", what bounds it. `ratio` is above 1 where aicf is better, whatever the unit. A case without
 a peer has None there. A case that went wrong has "failed", the reason, and no numbers. "left_out" names the cases that were
-not measured, and why. "digests" in "meta" has what each kernel was made of when it was measured (digests.py): a new kernel or an
+not measured, and why. "digests" in "meta" has a digest of each kernel at its measurement (digests.py): a new kernel or an
 edited one makes no other's rows old. Rows that don't name their kernels go by "kernels_hash", of the text of all of them.
 """
 
@@ -50,7 +50,7 @@ KERNEL_ID = re.compile(r"\b(?:cpu|cuda)\.[a-z0-9_]+\.v\d+(?:\[[a-z0-9 ]+\]|\b)")
 
 def row(case: str, unit: str, aicf: Stats, peer_name: str | None = None, peer: Stats | None = None,
         note: str = "", kernels: Iterable[str] | None = None) -> Row:  # fmt: skip
-    """One line of a table. The numbers are in `unit` already; the ratio is made here, so that it has one direction. `kernels` are
+    """One line of a table. The numbers are in `unit` already; the ratio is computed here, so that it has one direction. `kernels` are
     those that ran; without it, those that the line names."""
     result: Row = {"case": case, "aicf": _short(aicf.median), "peer": None, "peer_name": None, "unit": unit}
     result["ratio"], spread = None, {"aicf": round(aicf.spread, 4)}
@@ -72,7 +72,7 @@ def ratio(aicf: float, peer: float, unit: str) -> float | None:
 
 
 def all_kernels(rows: Iterable[Row]) -> set[str] | None:
-    """Of rows that are summed up, unless one of them does not tell."""
+    """Of rows that are summed up; None if one of them has none."""
     kernels = [row.get("kernels") for row in rows]
     return None if None in kernels else {id for ids in kernels for id in ids or ()}
 
@@ -261,7 +261,7 @@ def all_files(results: Path = RESULTS) -> Iterator[ResultFile]:
 
 
 def earlier(file: ResultFile, root: Path = ROOT) -> list[str]:
-    """For each row the kernels that have another text today, as far as it can be known; "" if they have the one that was measured."""
+    """For each row the kernels that have another text today, where that can be determined; "" if they have the one that was measured."""
     digests = file.meta.get("digests", {})
     same_text = file.meta["kernels_hash"] == kernels_hash(file.meta["device"], root)
 

@@ -69,7 +69,7 @@ def prepare(runtime: Runtime, kernels: Sequence[Kernel]) -> None:
 def one_op(
     kind: str, operands: Sequence[TensorDesc | None], results: Sequence[TensorDesc] = (), **attrs: Any
 ) -> RegionSpec:
-    """An op as a region; its last operands may be left out. Results are dense unless they are given."""
+    """An op as a region; its last operands may be left out. Results are dense by default."""
     schema = aicf.schema_of(kind)
     descs = [*operands, *[None] * (len(schema.operands) - len(operands))]
     specs = [None if d is None else TensorSpec(d.shape, d.dtype, d.device) for d in descs]
@@ -215,7 +215,7 @@ def bare_launch(runtime: Any, op: BoundOp) -> Callable[[], None]:
 
 
 def plan_bytes(plan: ExecPlan) -> dict[str, int]:
-    """Device memory that a bound plan takes by its own account: what outlives a run, what comes in and out, the arena."""
+    """Device memory of a bound plan by its own account: state, inputs and outputs, the arena."""
     state, edges = (
         sum(s.spec.nbytes for s in slots)
         for slots in (plan.externals(*KEPT), [*plan.externals(Role.input), *plan.outputs])

@@ -1,4 +1,4 @@
-"""Samples and what is said of them: median, interquartile range, number; and the sides of a comparison taken in turn."""
+"""Samples and their statistics: median, interquartile range, number; and alternating samples of the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Stats:
-    """Seconds, usually; `per` and `rate` bring them into other units."""
+    """Seconds, usually; `per` and `rate` convert them to other units."""
 
     median: float
     iqr: float = 0.0

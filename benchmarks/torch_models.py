@@ -1,4 +1,4 @@
-"""Models as people bring them: those of transformers, by configuration, with random weights. Importing this imports neither library."""
+"""Models as users have them: those of transformers, by configuration, with random weights. Importing this imports neither library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = Callable[[Batch], Any]
 class Brought:
     """`config` and `model` are transformers' classes; `batch` sequences of `length` tokens, or images where `image` is their size.
 
-    padded     sequences of lengths of their own, told by a mask
+    padded     sequences of lengths of their own, with a mask
     classes    labels are one of so many for each sequence; 0: the next token
     autotuned  whether TorchInductor's max-autotune is measured, too
     """
@@ -58,7 +58,7 @@ class Brought:
         return {"labels": torch.randint(self.classes, (self.batch,), device=device)}
 
     def products(self, module: Any) -> float:
-        """Flops of the products with weights, for all tokens: what the forward pass is made of, but for attention."""
+        """Flops of the products with weights, for all tokens: all of the forward pass except attention."""
         kinds = ("Linear", "Conv1D", "Conv2d")
         each = sum(m.weight.numel() for m in module.modules() if type(m).__name__ in kinds)
         return 2.0 * each * self.batch * self.length

@@ -1,4 +1,4 @@
-"""How much arithmetic a region asks for: of its products alone, which is what bounds it beside memory."""
+"""The arithmetic of a region: of its GEMMs alone, which bounds it as memory does."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _on_gpu(layer: Layer, bench: Bench) -> Row:
 
 
 def compared(layer: Layer, bench: Bench, bound: sides.BoundOp, theirs: Callable[[], Any]) -> Row:
-    """Graphs of aicf's kernel and of PyTorch's, in turn."""
+    """Graphs of aicf's kernel and of PyTorch's, alternately."""
     lab = bench.lab
     sides_of = {"aicf": bound.call, PEER: theirs}
     count = {side: enough(call, SAMPLE_S, CALLS, lab.sync) for side, call in sides_of.items()}

@@ -56,7 +56,7 @@ def _torch() -> Any:
 def _rows(
     bench: Bench, name: str, calls: dict[str, Call], want: Any, tolerance: float, rounds: int = 15
 ) -> Iterator[Row]:
-    """Each side is verified, then all are sampled in turn. A call returns what it computed, for `np.asarray`."""
+    """Each side is verified, then all are sampled alternately. A call returns what it computed, for `np.asarray`."""
     for side, call in calls.items():
         verify(f"{name}: {side}", np.asarray(call()), want, tolerance)
     yield from _timed(bench, name, calls, rounds)

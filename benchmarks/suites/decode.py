@@ -1,7 +1,7 @@
 """One token of one sequence with a KV cache, near the end of 1024 places: GPT-2 124M and a Llama of 1B in bf16, against PyTorch with a static
 cache, compiled and captured; and the share of what memory allows: weights and cache read once, at the speed of a device's copy.
 
-A step goes from a token's id on the device to the next one's there, the likeliest, which the next step reads.
+A step reads a token's id on the device and writes the next one's there, the likeliest, which the next step reads.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _name(m: Model) -> str:
 
 @dataclass
 class Side:
-    """`fill()` begins behind the prompt; `step()` goes on with its last token, or the last step's, to the next: `token` reads it."""
+    """`fill()` processes the prompt; `step()` computes the next token from its last one, or from the last step's: `token` reads it."""
 
     fill: Callable[[], Any]
     step: Callable[[], Any]
@@ -204,7 +204,7 @@ def _reference(
 def _check(
     m: Model, what: str, side: Side, prompt: np.ndarray, reference: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    """Rounding may turn the choice between words that are nearly as likely: each is judged by the logits behind the side's own tokens."""
+    """Rounding may change the choice between words that are nearly as likely: each is judged by the logits after the side's own tokens."""
     side.fill()
     chosen = [side.token(side.step()) for _ in range(CHECKED)]
     if not all(0 <= token < m.config.words for token in chosen):

@@ -1,4 +1,4 @@
-"""Two ranks, each with a GPU: all-reduce beside PyTorch's, and GPT-2's training step beside one rank alone on the same GPU at the same time.
+"""Two ranks, each with a GPU: all-reduce against PyTorch's, and GPT-2's training step against one rank alone on the same GPU at the same time.
 
 Without GPUs two processes of the CPU device.
 """

@@ -50,7 +50,7 @@ def _rows(case: str, n: int, nbytes: int, aicf: Stats, peers: dict[str, Stats], 
 
 
 def _gpu_case(dtype: str, n: int, shift: int = 0) -> Case:
-    """Graphs of 20 launches that take sets of buffers in turn, and begin with a cold cache."""
+    """Graphs of 20 launches on alternating sets of buffers, which begin with a cold cache."""
     case = _name(dtype, n, shift)
 
     def measure(bench: Bench) -> Iterator[Row]:

@@ -28,7 +28,7 @@ def data() -> tuple[Any, Any]:
 
 
 def stages(engine: str, device: str, net: str = DIGITS) -> dict[str, Any]:
-    """Seconds from the start of this file until the imports are done, the device is open, and the loss is known."""
+    """Seconds from the start of this file until the imports are done, the device is open, and the loss is computed."""
     moments = []
 
     def reached() -> None:
@@ -137,7 +137,7 @@ def _torch_gpt(net: str, engine: str, device: str, reached: Any) -> float:
 
 
 def _brought(net: str, engine: str, device: str, reached: Any) -> float:
-    """The model is made, and its batch, before the clock starts: what is left is the first step of a training loop."""
+    """The model and its batch are built before the clock starts: the time is that of the first step of a training loop."""
     import torch
 
     from benchmarks.torch_models import MODELS, SMALL, training

@@ -1,5 +1,5 @@
-"""PyTorch's models as people bring them, through `torch.compile(model, backend="aicf")`: GPT-2, BERT, Llama and ViT of transformers, inference
-and training steps, beside PyTorch eager, torch.compile, max-autotune for two of them, and onnxruntime; and how long the first call takes.
+"""PyTorch's models as users have them, through `torch.compile(model, backend="aicf")`: GPT-2, BERT, Llama and ViT of transformers, inference
+and training steps, against PyTorch eager, torch.compile, max-autotune for two of them, and onnxruntime; and how long the first call takes.
 
 A case for each model and each of the three; with `--shard I/12 --budget 480` each is a process of its own.
 """
@@ -24,7 +24,7 @@ from .startup import TUNED
 
 ORT = "onnxruntime"
 TO_TUNE = 150.0  # seconds that max-autotune takes at least
-BAND, ROUNDING = 1.5, 2e-3  # of errors beside f32: so many times eager's own, and so much more
+BAND, ROUNDING = 1.5, 2e-3  # of errors against f32: so many times eager's own, and so much more
 INFERENCE, TRAINING, FIRST = "inference", "training step", "first step"
 
 Step = Callable[[], Any]
@@ -40,7 +40,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def _libraries(bench: Bench) -> Any:
-    """PyTorch, with transformers beside it."""
+    """PyTorch, with transformers."""
     try:
         import torch
         import transformers  # noqa: F401

@@ -92,7 +92,7 @@ class Problem:
         return a.nbytes + b.nbytes + c.nbytes
 
     def region(self, unaligned: bool = False) -> RegionSpec:
-        """As it is asked for. `apart`: results begin a little past alignment."""
+        """The op's region. `unaligned`: results begin a little past alignment."""
         kind, schema, (trans_a, trans_b) = OURS.get(self.dtype, f32), aicf.schema_of("gemm"), self.transposed
 
         def matrix(rows: int, columns: int, dtype: DType, transposed: bool = False) -> TensorSpec:
@@ -112,7 +112,7 @@ class Problem:
 
 
 class Operands:
-    """Normal data in as many sets as keep the cache cold; b is scaled so that results are of order one. `apart`: these begin
+    """Normal data in as many sets as keep the cache cold; b is scaled so that results are of order one. `unaligned`: these begin
     a little past alignment."""
 
     def __init__(self, p: Problem, lab: Any, unaligned: bool = False) -> None:
@@ -196,7 +196,7 @@ class Operands:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """What comes first is measured where time is short."""
+    """The first ones are measured where time is short."""
     sizes = ((256, 256, 256), (1000, 1000, 1000)) if bench.tiny else SIZES
     few = sizes[:1] if bench.tiny else None  # of what has sizes of its own
     problems = [
@@ -234,7 +234,7 @@ def _lab(bench: Bench) -> Any:
 
 
 def against_cublas(p: Problem, suite: str, bench: Bench) -> Iterator[Row]:
-    """The chosen kernel and the peers in turn."""
+    """The chosen kernel and the peers, alternately."""
     lab, name = _lab(bench), f"{suite} {p}"
     operands = Operands(p, lab)
     graph, kernel_id = operands.ours()
@@ -268,7 +268,7 @@ def _kernels(p: Problem, bench: Bench) -> Iterator[Row]:
 def device_times(
     bench: Bench, launch_sets: Sequence[int], flops: float, graphs: dict[str, Any]
 ) -> dict[str, Stats]:
-    """Of one product of `flops`, by graphs with as many as there are turns."""
+    """Of one product of `flops`, by graphs with a launch for each of `launch_sets`."""
     lab, each = bench.lab, len(launch_sets)
     lab.warm(flops, list(graphs.values()))
     return bench.compare({name: lab.device_time(g, each, cold=True) for name, g in graphs.items()})

@@ -50,7 +50,7 @@ def _case(gpt: Gpt, seconds: float) -> Case:
 
 @dataclass
 class Side:
-    """A step of a batch that was checked, and the bytes of device memory that it takes, if they are known."""
+    """A step of a batch that was checked, and the bytes of device memory that it needs, if there is an account of them."""
 
     step: Callable[[], Any]
     nbytes: int | None = None
@@ -122,7 +122,7 @@ def _losses(
 
 
 def _check(what: str, gpt: Gpt, got: Sequence[float], want: Sequence[float] | None) -> None:
-    """A verified quotient of 1 may be off by twice the tolerance that is asked for."""
+    """A verified quotient of 1 may be off by twice the tolerance of one side."""
     if want is not None:
         verify(
             f"{what}: losses over those in f32",
@@ -186,7 +186,7 @@ def _free(bench: Bench) -> int:
 
 
 def _timed(gpt: Gpt, bench: Bench, program: Program, found: Mapping[str, Side], feed: Feed) -> Iterator[Row]:
-    """Steps of all sides in turn, then the captured graph alone."""
+    """Steps of all sides alternately, then the captured graph alone."""
     sync = bench.lab.sync if bench.on_gpu else nothing
     steps = {name: side.step for name, side in found.items()}
     if bench.on_gpu:

@@ -1,5 +1,5 @@
 """Matrix products from one loop to Hopper's engines, step by step: what each step may reach, what it is predicted to take, and
-what came out. docs/kernels/gemm.md tells the story and has these tables.
+what came out. docs/kernels/gemm.md explains them and has these tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Step:
     tile   rows and columns that read a and b from the L2 cache once: of a block, or of a cluster that shares them
     each   rows and columns that a thread, a warp or an instruction multiplies for what it reads of shared memory; 1 x 1 reads L1
     parts  that k is divided into
-    apart  results lie where they can't leave in boxes: threads store them
+    unaligned  results are no TMA boxes: threads store them
     """
 
     kernel: str
@@ -52,7 +52,7 @@ class Step:
         tensor_cores = "mma" in self.kernel
         peak = device.tflops[p.dtype if tensor_cores else "f32"]
         (m, n), (r, c), size = self.tile, self.each, p.region().operands[0].dtype.itemsize
-        held = size if tensor_cores else 4  # what CUDA cores multiply lies widened in shared memory
+        held = size if tensor_cores else 4  # operands of CUDA cores are widened in shared memory
         limits = {"tensor cores" if tensor_cores else "CUDA cores": peak}
         # it gives as many bytes in a cycle as there are lanes for f32, each of two flops
         limits["shared memory" if r > 1 else "L1"] = device.tflops["f32"] * r * c / ((r + c) * held)
@@ -168,7 +168,7 @@ def _kernels(story: Story, device: DeviceSpec) -> list[sides.Kernel]:
 
 
 def _measure(story: Story, bench: Bench) -> Iterator[Row]:
-    """All steps and both libraries in turn."""
+    """All steps and both libraries, alternately."""
     if not bench.on_gpu:
         raise NotHere("the kernels are for Hopper, and so is cuBLAS")
     lab, p = bench.lab, story.problem
@@ -197,7 +197,7 @@ def _measure(story: Story, bench: Bench) -> Iterator[Row]:
 
 
 def _rest(story: Story, predicted: Mapping[str, float]) -> list[Step]:
-    """Kernels of this precision that the story does not name yet, the slowest first, as far as their names tell their tiles."""
+    """Kernels of this precision that the story does not name yet, the slowest first, as far as their names contain their tiles."""
     if not story.rest:
         return []
     named = {step.id for step in story.steps}

@@ -74,7 +74,7 @@ def cases(bench: Bench) -> list[Case]:
 
 @dataclass
 class Side:
-    """What it launches; what that makes: loss, dx, dweight; and the bytes that this takes beside x and the weight."""
+    """The call; its outputs: loss, dx, dweight; and its bytes besides x and the weight."""
 
     call: Callable[[], Any]
     outputs: Callable[[], Sequence[Any]]

@@ -67,7 +67,7 @@ def _peers(bench: Bench, a: Any, b: Any, out: Any) -> dict[str, Callable[[], Any
 def _compare(
     bench: Bench, case: str, ours: Callable[[], Any], per: int, kernels: Sequence[str], note: str = ""
 ) -> Iterator[Row]:
-    """Host time of `ours`, for each of the `per` launches it makes, beside that of the peers' single launches."""
+    """Host time of `ours`, for each of its `per` launches, against that of the peers' single launches."""
     sync = bench.lab.sync if bench.on_gpu else lambda: None
     calls = 20 if bench.tiny else CALLS
     for _ in range(3):
@@ -81,7 +81,7 @@ def _compare(
 
 
 def _op_call(bench: Bench) -> Iterator[Row]:
-    """The whole of `aicf.op_call`: adopting tensors, choosing, launching."""
+    """All of `aicf.op_call`: adopting tensors, choosing, launching."""
     op_call = sides.op_call()
     a, b, out = _operands(bench)
     chosen = op_call("add", [a, b], [out])

@@ -1,4 +1,4 @@
-"""Is the kernel that selection takes the best there is, for regions of published models, drawn anew? The time of each beside the best.
+"""Is the kernel that selection takes the best there is, for regions of published models, drawn anew? The time of each against the best.
 
 Cases are regions of steps that are drawn by a seed, of which `--draw` prints and repeats one: those with a choice among kernels, whatever the
 kernels are. A third of them leaves Hopper's kernels out: how the others stand to each other is what Ampere and Ada will see. `summary` has the mean
@@ -61,7 +61,7 @@ def _registry(hopper: bool) -> KernelRegistry:
     )
 
 
-@cache  # asked once while cases are drawn, once to build all kernels ahead, once to measure
+@cache  # called once while cases are drawn, once to compile all kernels, once to measure
 def _selected(region: RegionSpec, hopper: bool, spec: DeviceSpec) -> Selection:
     return select(region, spec, _registry(hopper))
 
@@ -122,7 +122,7 @@ def _measure(question: Question, bench: Bench) -> Iterator[Row]:
 
 
 def alone(times: dict[str, float]) -> str | None:
-    """The kernel that no other comes near, if there is one."""
+    """The kernel that no other equals within 1 %, if there is one."""
     ordered = sorted(times, key=times.__getitem__)
     return ordered[0] if len(ordered) == 1 or times[ordered[1]] >= ABOVE * times[ordered[0]] else None
 
@@ -167,6 +167,6 @@ def _total(name: str, judged: Sequence[dict[str, Any]], note: str = "") -> Row:
 
 
 SUITE = Suite(
-    "regret", "each kernel beside the best one, for regions of published models, drawn anew", 500, cases,
+    "regret", "each chosen kernel against the best one, for regions of published models, drawn anew", 500, cases,
     summary=summary, compared=lambda row: False, headlines=(("regions of published models: regret", None), ("all products", None)),
 )  # fmt: skip

@@ -4,7 +4,7 @@ those that are predicted to take more than twice what the best one is.
 Regret is how much longer the chosen kernel takes than the best one. Untuned, the choice is by prediction alone; tuned, by the
 times of a first half of the repetitions, through the same selection. Both are judged on the second half, which has graphs of its own:
 two graphs of one kernel of 2 us may differ by more than their samples. What is within the spread of both halves is a tie and no regret;
-how much longer it took all the same is said beside.
+the note has the difference all the same.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ..stats import Sample, Stats, enough, wall
 UNTUNED, TUNED = "regret of the untuned choice", "regret after tuning"
 ALONE = "one kernel per op"
 ROUNDS = 7  # in each half
-HOPELESS = 5.0  # a kernel whose first run took so many times the best one's is not sampled
+HOPELESS = 5.0  # a kernel whose first run is so many times the best one's is not sampled
 ABSURD = 2.0  # one that is predicted to take so many times what the best one is, is not run
-HOST_WORK = 2e9  # bytes and flops of the largest region that the CPU is asked for
+HOST_WORK = 2e9  # bytes and flops of the largest region on the CPU
 OPTIMUM = LENGTH_LIMIT  # hypotheses that keep every region
 
 
@@ -87,7 +87,7 @@ def _chosen(bench: Bench) -> list[Instance]:
 
 
 def _regrets(family: str, wanted: Sequence[Instance], bench: Bench) -> Iterator[Row]:
-    """Two rows for a family, with what was found of each instance in the first."""
+    """Two rows for a family, with the results of each instance in the first."""
     runs, judged = KernelRuns(bench), []
     chosen = {i: select(i.region(runs.runtime.kind), runs.spec, runs.registry) for i in wanted}
     runs.prepare(
@@ -247,7 +247,7 @@ def _steps(bench: Bench, programs: dict[str, Program], feed: dict[str, Any]) -> 
 # --- selection itself -------------------------------------------------------------------------------------------------
 
 REPEATED, DISTINCT = "layers alike", "no two layers alike"
-OPS_PER_LAYER = 8.0  # that a layer of the MLP brings to a training step
+OPS_PER_LAYER = 8.0  # of a layer of the MLP in a training step
 
 
 def _scheduled(model: Any, device: str, **more: Any) -> tuple[list[LoweredOp], Graph]:
@@ -265,7 +265,7 @@ def _deep(layers: int, distinct: bool, batch: int = 4) -> nn.Model:
 
 
 def _speed(n: int, what: str):
-    """Regions of a training step of about n ops, none of them asked before: time for each op."""
+    """Regions of a training step of about n ops, none of them selected before: time for each op."""
 
     def measure(bench: Bench) -> Iterator[Row]:
         spec, registry = runtime(bench.device).spec, aicf.default_registry()
@@ -296,7 +296,7 @@ def _speed(n: int, what: str):
     return measure
 
 
-MIXED_PER_LAYER = 16.8  # ops that a layer of `_mixed` brings to a training step
+MIXED_PER_LAYER = 16.8  # ops of a layer of `_mixed` in a training step
 
 
 class _Around(nn.Layer):

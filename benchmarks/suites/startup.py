@@ -98,8 +98,8 @@ def starts(
     bench: Bench, case: str, net: str, peers: Sequence[str], check: Callable[[str, str, float], None], kernels: Sequence[str] | None,
     cold_rounds: int = 3, warm_rounds: int = 7,
 ) -> Iterator[Row]:  # fmt: skip
-    """Cold and warm starts of every engine in turn; each cold start has fresh caches, each warm one those of the last.
-    `check` is told what, which engine, and the loss of the first step."""
+    """Cold and warm starts of every engine, alternately; each cold start has fresh caches, each warm one those of the last.
+    `check` receives the case, the engine, and the loss of the first step."""
     with tempfile.TemporaryDirectory() as folder:
         engines = []
         for engine in ("aicf", *peers):
