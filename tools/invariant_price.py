@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import aicf
 from aicf.calibrate.published import ModelStep
+from aicf.registry.invariant import percent
 
 MODELS = "GPT-2", "Llama 3.2 1B", "BERT base"
 ROWS = 1, 3, 17, 64, 257, 1024, 4096
@@ -35,10 +36,6 @@ def ratios(model: str, rows: int, device: str, policy: str) -> tuple[float, list
 
 def mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
-def percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.0f} %"
 
 
 def table(device: str, policy: str) -> Iterator[str]:
