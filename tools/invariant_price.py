@@ -40,7 +40,11 @@ def mean(values: Sequence[float]) -> float:
 
 def table(device: str, policy: str) -> Iterator[str]:
     few = [n for n, rows in enumerate(ROWS) if rows < MANY]
-    yield f"| {policy} on {device} | " + " | ".join(f"{rows:,}" for rows in ROWS) + f" | below {MANY} | from {MANY} on |"
+    yield (
+        f"| {policy} on {device} | "
+        + " | ".join(f"{rows:,}" for rows in ROWS)
+        + f" | below {MANY} | from {MANY} on |"
+    )
     yield "|---" * (len(ROWS) + 3) + "|"
     products: list[list[float]] = [[] for _ in ROWS]
     plans: list[list[float]] = [[] for _ in ROWS]
@@ -57,8 +61,12 @@ def table(device: str, policy: str) -> Iterator[str]:
 def _line(name: str, columns: Sequence[Sequence[float]], few: Sequence[int]) -> str:
     """Means of each number of rows, and over those below MANY and the others."""
     each = [percent(mean(column)) for column in columns]
-    halves = [[x for n, column in enumerate(columns) if (n in few) is low for x in column] for low in (True, False)]
-    return f"| {name} | " + " | ".join(each) + " | " + " | ".join(percent(mean(half)) for half in halves) + " |"
+    halves = [
+        [x for n, column in enumerate(columns) if (n in few) is low for x in column] for low in (True, False)
+    ]
+    return (
+        f"| {name} | " + " | ".join(each) + " | " + " | ".join(percent(mean(half)) for half in halves) + " |"
+    )
 
 
 def main() -> None:
