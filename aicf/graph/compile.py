@@ -37,6 +37,7 @@ from .fuse.once import Hoisting, fixed_values, split
 from .fuse.price import Pricer
 from .fuse.schedule import schedule
 from .fuse.strided import find_views, is_strided
+from .recognise.fed_rows import fed_rows
 from .recognise.layout import keep_channels_last
 from .recognise.run import recognise
 from .run.explain import Explanation
@@ -86,6 +87,8 @@ def _compiled(
         dump.recognised(graph)
         verify_after("recognition", graph)
         if selector.invariant:
+            fed_rows(ctx, wanted, fixed_values(graph, getattr(recipe.model, "weights", ())))
+            verify_after("exchange of operands", graph)
             states = [
                 graph.values[new]
                 for old, new in graph.updates.items()

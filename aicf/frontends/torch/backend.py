@@ -15,13 +15,14 @@ from torch._dynamo import symbolic_convert
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from ...errors import VerifyError
 from ...graph.run.compilations import GRAPH
 from . import report as reports
 from .losses import join_cross_entropy, partition
-from .part import COMPILING, Numerics
+from .part import COMPILING, WEIGHT, Numerics
 from .partition import cut, refuse_left
 from .recognise import recognise
 from .report import GraphReport
@@ -157,12 +158,28 @@ def _compiled(
         whole = asked["fallback"] == "error" or invariant
         if kind == "inference" and not strict:
             join_cross_entropy(graph)
+        if invariant:
+            _mark_weights(graph)
         with reports.compilations().made("function", _facts(graph, name, kind)):
             made = cut(graph, said, Numerics(asked["deterministic"], strict, invariant), whole)
     reports.add(said)
     if whole:
         refuse_left(said, invariant)
     return make_boxed_func(made.forward)
+
+
+def _mark_weights(graph: GraphModule) -> None:
+    """Mark the parameters and buffers of the module, which AOTAutograd lists by the index of the input, and what is computed from them alone."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    listed = set() if metadata is None else set(metadata.static_input_indices or ())
+    inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    marked = {node for n, node in enumerate(inputs) if n in listed}
+    for node in graph.graph.nodes:
+        read = node.all_input_nodes
+        if node in marked or (node.op == "call_function" and read and marked.issuperset(read)):
+            marked.add(node)
+            node.meta[WEIGHT] = True
 
 
 def _facts(graph: GraphModule, name: str, kind: str) -> dict[str, Any]:

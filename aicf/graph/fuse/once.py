@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...device.spec import DeviceSpec
@@ -65,9 +65,13 @@ class Hoisting:
     told: tuple[KeptOnce, ...] = ()
 
 
-def fixed_values(graph: Graph) -> set[int]:
-    """Values that are the same in each run, as long as nobody writes a param or a state, before any region is formed."""
+def fixed_values(graph: Graph, weights: Collection[str] = ()) -> set[int]:
+    """Values that are the same in each run, as long as nobody writes a param or a state, before any region is formed.
+
+    weights  names of inputs that count as params
+    """
     fixed = {v.vid for v in graph.externals(*KEPT) if _is_source(graph, v)}
+    fixed |= {v.vid for v in graph.externals(Role.input) if v.name in weights}
     written = set(graph.updates.values())
     for op in graph.ops:
         alias = any(how == "must" for _, how in op.constraints.get("alias", {}).values())

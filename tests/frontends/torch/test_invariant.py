@@ -57,3 +57,29 @@ def test_what_contradicts_it_is_refused():
     convolution = torch.nn.Conv2d(2, 3, 3)
     with pytest.raises(Exception, match="without invariant=True"):
         torch.compile(convolution, backend="aicf", options=OPTIONS)(torch.randn(1, 2, 8, 8))
+
+
+class OfColumns(torch.nn.Module):
+    """Samples are columns of the second factor, and a parameter is the first."""
+
+    def __init__(self, m: int, k: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(m, k))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight.exp() @ x.T).T
+
+
+def test_parameters_are_known_as_such(request):
+    """So the rows of a product are the samples, whichever factor they are."""
+    draw = rng(request.node.nodeid)
+    torch.manual_seed(int(draw.integers(2**31)))
+    model = OfColumns(int(draw.integers(20, 60)), int(draw.integers(20, 60)))
+    compiled = torch.compile(model, backend="aicf", options=OPTIONS, dynamic=False)
+    x = torch.randn(40, model.weight.shape[1])
+    with torch.no_grad():
+        every = compiled(x)
+        torch.testing.assert_close(every, model(x), rtol=1e-4, atol=1e-3)
+        for count in (1, int(draw.integers(2, 33))):
+            rows = torch.from_numpy(draw.integers(0, 40, count))
+            assert torch.equal(compiled(x[rows].clone()), every[rows])
