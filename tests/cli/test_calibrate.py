@@ -283,7 +283,8 @@ def test_times_of_a_preset_are_fitted_without_a_gpu(tmp_path, registry, capsys):
     text = capsys.readouterr().out
     assert "24 regions" in text and "1 of " in text and "times are of another text" in text
     kernels = found.measured["gemm"]["kernels"]
-    assert sum(len(at) for at, *_ in kernels.values()) == sum(len(line.times) for line in lines) - 1
+    number, every = sum(len(at) for at, *_ in kernels.values()), sum(len(line.times) for line in lines)
+    assert 0.9 * every < number < every, "kernels far from the best are not fitted, nor is the first look"
     device = replace(H200, calibration=found)
     alone = replace(H200, calibration=Calibration("h200", found.values))
     for line in lines[2:]:

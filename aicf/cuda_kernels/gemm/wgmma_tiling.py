@@ -233,7 +233,6 @@ TILINGS = (
     WgmmaTiling(256, 128, 2, cluster=2),
     WgmmaTiling(128, 192, 2),
     WgmmaTiling(192, 128, 3, registers=(40, 152)),
-    WgmmaTiling(192, 128, 3, cluster=2, registers=(40, 152)),
     WgmmaTiling(128, 128, 2),
     WgmmaTiling(128, 128, 2, cluster=2),
     WgmmaTiling(128, 64, 2),
