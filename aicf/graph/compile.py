@@ -405,6 +405,8 @@ def rounding_of(numerics: str | None, invariant: bool) -> tuple[bool, bool]:
     """(strict, invariant), as a Selector takes them; VerifyError where they contradict each other."""
     if numerics not in (None, "fused", "strict"):
         raise VerifyError(f"numerics {numerics!r} is unknown", expected="fused, strict")
+    if not isinstance(invariant, bool):
+        raise VerifyError(f"invariant={invariant!r}", expected="True or False")
     if invariant and numerics == "fused":
         raise VerifyError(
             'invariant=True with numerics="fused"', expected="strict numerics, which invariant rows imply",

@@ -24,6 +24,7 @@ from .variant import KernelVariant
 
 ROWS = (1, 3, 17, 64, 257, 1024, 4096)
 ENTRIES = 8  # of a batch of products, each with a b of its own
+SEVERAL = 2  # the least size of an axis behind one that is added up: samples may be along it, and with one of them columns look like rows
 CONDITION = "numerics"
 SHOWN = 4  # classes in a refusal
 Refuses = Callable[[KernelVariant], Reject | None]
@@ -55,7 +56,7 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
     """The region of one op with so many rows, over dense tensors.
 
     Rows of a product are those of a; if b has a batch, there are ENTRIES of them. Rows of a reduction, a softmax or a norm are
-    the axes before those that it adds up, rows of attention the entries of its batch.
+    the axes before those that it adds up, and those behind have SEVERAL elements at least; rows of attention the entries of its batch.
     """
     (op,) = region.ops
     schema, operands = (schema_of(op.kind), [None if t < 0 else region.tensors[t] for t in op.inputs])
@@ -118,7 +119,10 @@ def _reductions(region: RegionSpec, op: RegionOp, shapes: Shapes, rows: int) -> 
     assert x is not None
     axes = _summed_axes(region, op)
     first = min(axes, default=len(x))
-    new = tuple(size if i >= first else rows if i == 0 else 1 for i, size in enumerate(x))
+    new = tuple(
+        (size if i in axes else max(size, SEVERAL)) if i >= first else rows if i == 0 else 1
+        for i, size in enumerate(x)
+    )
 
     def readings(shape: Shape | None) -> list[Shape | None]:
         if shape is None:
@@ -275,5 +279,17 @@ def percent(ratio: float) -> str:
 
 def hint_of(region: RegionSpec) -> str:
     """What to do where no class covers all numbers of rows."""
-    more = "pad K to a multiple of 8, " if any(op.kind.name == "gemm" for op in region.ops) else ""
-    return f'another policy or precision ("bf16", "tf32"), {more}or a kernel of your own that declares `numerics`, may have one; without invariant=True all kernels count'
+    kinds = {op.kind.name for op in region.ops}
+    tries = (
+        ['another policy or precision ("bf16", "tf32")']
+        if kinds & {"gemm", "gemm_codes", "attention"}
+        else []
+    )
+    tries += ["K padded to a multiple of 8"] if "gemm" in kinds else []
+    tries += (
+        ["sums over axes that are neighbours, after a transpose"]
+        if any(k.startswith("reduce_") for k in kinds)
+        else []
+    )
+    tries += ["a kernel of your own that declares `numerics`"]
+    return f"{', or '.join(tries)}, may have one; without invariant=True all kernels count"
