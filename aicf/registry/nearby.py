@@ -90,7 +90,8 @@ def _closeness(points: NDArray[np.float64], point: NDArray[np.float64]) -> NDArr
 
 def _alike(shares: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
     """By the causes of predicted times, as `_closeness` is by regions."""
-    return np.exp(((shares - other) ** 2).sum(1) * (SHARE / 100) ** 2 / (-2 * REACH**2))
+    apart = shares - other
+    return np.exp(np.einsum("ij,ij->i", apart, apart) * ((SHARE / 100) ** 2 / (-2 * REACH**2)))
 
 
 @lru_cache(maxsize=1024)

@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # for `machines`, where this is run as a script
@@ -72,6 +73,7 @@ MANY = fused_gemm.Product(24, 40, 136, bf16, batch=(140,))
 PRODUCTS: tuple[tuple[RegionSpec, float], ...] = (
     (hopper.product(136, 264, 200, dtype=bf16, tb=True), HALVES[bf16]),
     (hopper.residual(132, 136, 200, dtype=f16), HALVES[f16]),
+    (replace(hopper.residual(132, 136, 200, dtype=bf16), strict=True, invariant=True), HALVES[bf16]),
     (hopper.activated(136, 144, 136, dtype=bf16, tb=True), HALVES[bf16]),
     (hopper.backward(260, 136, 72, dtype=f16, tb=True), HALVES[f16]),
     (hopper.stashed(132, 133, 72, dtype=bf16, tb=True), HALVES[bf16]),

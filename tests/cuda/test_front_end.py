@@ -48,7 +48,10 @@ SMALL = re.compile(
 @pytest.mark.parametrize("n", range(3))
 def test_drawn_kernels_have_the_same_machine_code(n, numbas_own):
     seed = run_seed(), "front end", n
-    draw, cases = seeded(*seed), [c for c in [*FIRST, *MORE] if SMALL.search(c.variant)]
+    draw, cases = (
+        seeded(*seed),
+        [c for c in [*FIRST, *MORE] if SMALL.search(c.variant) and all(t.numel for t in c.region.tensors)],
+    )
     names = sorted({c.variant for c in cases})
     some = [c for c in cases if c.variant == names[draw.integers(len(names))]]
     case = some[draw.integers(len(some))]

@@ -11,9 +11,11 @@ weight gradient   dy^T times windows over x, on splits of the windows, and then 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from ...device.calibration import family
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, early_us
 from ...registry.variant import (
@@ -41,7 +43,7 @@ from ..gemm.operands.tma import GemmOperands
 from ..gemm.schedule import split_k
 from ..gemm.schedule.persistent import clusters, resident
 from ..gemm.schedule.split_k import KSplit
-from ..gemm.wgmma_cost import Leaving
+from ..gemm.wgmma_cost import Leaving, WgmmaConstants
 from ..gemm.wgmma_results import GemmResults, results_of
 from ..gemm.wgmma_tiling import TILINGS, WgmmaTiling, k_tile, tilings
 from ..hopper.units import ATOM, TMA_ALIGNMENT, WARPS
@@ -83,12 +85,27 @@ def padded_k(region: RegionSpec) -> int:
     return p.k // max(1, channels) * cdiv(channels, tile) * tile
 
 
+@family("convolution.wgmma")
+@dataclass(frozen=True)
+class ConvolutionConstants(WgmmaConstants):
+    """As products have them, but for terms that were fitted to products alone: bytes of results count once, ways to memory and direct stores
+    are no limits."""
+
+    written: float = 1.0
+    way: float = 1e9
+    shared_way: float = 1e9
+    stored_us: float = 0.0
+    stored_pairs_us: float = 0.0
+    stored_ones_us: float = 0.0
+    lines_stored_us: float = 0.0
+
+
 def _accepts(region: RegionSpec, config: WgmmaTiling) -> Checks:
     yield at_most("blocks", clusters(config, region), MOST_BLOCKS)
 
 
 def _cost(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> Cost:
-    return wgmma_cost.cost(config, region, device, k=padded_k(region))
+    return wgmma_cost.cost(config, region, device, k=padded_k(region), record=ConvolutionConstants)
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
@@ -214,7 +231,9 @@ def phases_cost(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> 
         of = phase_product(region, phase)
         leaving = Leaving(ROWS_SUBTILE_US, 1, of.results[0].nbytes)
         nbytes = p.y.nbytes + p.w.nbytes if phase.taps else p.dtype.itemsize
-        cost = wgmma_cost.cost(tiling, of, device, leaving=leaving, operand_bytes=nbytes)
+        cost = wgmma_cost.cost(
+            tiling, of, device, leaving=leaving, operand_bytes=nbytes, record=ConvolutionConstants
+        )
         for term, us in cost.terms.items():
             terms[term] = terms.get(term, 0.0) + us
         terms["latency"] -= early_us(device) * (number > 0)
@@ -322,7 +341,15 @@ def best_split(tiling: WgmmaTiling, region: RegionSpec, device: DeviceSpec) -> t
     wanted = {n for n in (*SPLITS, *fills) if n == 1 or (n * partial <= MOST_BYTES and n <= fills[-1])}
     costs = []
     for split in sorted({split_k.divide(p.rows, n, k_tile(p.dtype)) for n in wanted}):
-        first = wgmma_cost.cost(tiling, of, device, split, operand_bytes=operand_bytes, crowded=CROWDED)
+        first = wgmma_cost.cost(
+            tiling,
+            of,
+            device,
+            split,
+            operand_bytes=operand_bytes,
+            crowded=CROWDED,
+            record=ConvolutionConstants,
+        )
         total = sum_cost(region, device, split.number, partial)
         costs.append((Cost({**first.terms, "sum of parts": total.us}), split))
     return min(costs, key=lambda pair: pair[0].us)

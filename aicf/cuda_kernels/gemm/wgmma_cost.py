@@ -157,12 +157,13 @@ def cost(
     operand_bytes: int = 0,
     crowded: float | None = None,
     flat: bool = False,
+    record: type[WgmmaConstants] = WgmmaConstants,
 ) -> Cost:
     """Microseconds by their causes, as roofline's; of splits of k, which a second launch sums, if that is said. register_operand: the RS
     operand, "a" or "b", see operands/registers.py. leaving: with another epilogue than the region's. k: with what K-tiles are padded by.
     operand_bytes: of a and b in memory, where they are not as large as they are read. crowded: another power of `crowding`. flat: few rows of a
-    are one piece of memory."""
-    c = constants(WgmmaConstants, device)
+    are one piece of memory. record: the constants of another family."""
+    c = constants(record, device)
     p, _ = problem.read(region)
     step = k_tile(p.dtype)
     whole = cdiv(cdiv(k or p.k, step), tiling.cluster_split) * step

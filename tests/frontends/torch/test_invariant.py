@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from draws.seeds import rng
 
-from aicf.errors import VerifyError
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
+
+from draws.seeds import rng  # noqa: E402
+
+from aicf.errors import VerifyError  # noqa: E402
 
 OPTIONS = {"invariant": True}
 
