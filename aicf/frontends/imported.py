@@ -65,6 +65,7 @@ class Imported:
     sizes    a size for each named dimension: the one that `compile` plans for first
     source   what it was made of, for messages: "torch", "onnx model.onnx"
 
+    `weight_inputs` has the names of inputs that are weights, whose rows are no samples: invariant rows are those of the other inputs.
     `ctx.at(line)` around what `body` emits says in messages which node of the foreign graph it was.
     """
 
@@ -81,6 +82,7 @@ class Imported:
                 f"{source}: no size for {', '.join(unbound)}", hint=f"sizes={{{unbound[0]!r}: 32}}"
             )
         self.sizes = {name: self.sizes[name] for name in sorted(named)}
+        self.weight_inputs = frozenset[str]()
         self.outputs = self._outputs()
 
     def emit(self, ctx: GraphEmitter, inputs: Mapping[str, Value]) -> Any:

@@ -87,7 +87,7 @@ def _compiled(
         dump.recognised(graph)
         verify_after("recognition", graph)
         if selector.invariant:
-            fed_rows(ctx, wanted, fixed_values(graph, getattr(recipe.model, "weights", ())))
+            fed_rows(ctx, wanted, fixed_values(graph, getattr(recipe.model, "weight_inputs", ())))
             verify_after("exchange of operands", graph)
             states = [
                 graph.values[new]

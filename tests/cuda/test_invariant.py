@@ -14,6 +14,7 @@ from kernel_cases import VARIANTS, desc, fused, gemm, region
 
 import aicf
 from aicf import nn
+from aicf.cpu_kernels import blas
 from aicf.device.spec import preset
 from aicf.dispatch import default_registry
 from aicf.errors import AicfError, NoKernelError, VerifyError
@@ -342,3 +343,34 @@ def test_options_of_jax_follow():
     x = np.random.default_rng(1).normal(size=(9, 40)).astype(np.float32)
     assert np.asarray(softmax(x))[4].tobytes() == np.asarray(softmax(x[4:5]))[0].tobytes()
     assert all(r.spec.invariant for r in softmax.explain(x).regions)
+
+
+@pytest.mark.spec("A15")
+def test_weights_of_jax_may_be_arguments(request):
+    """Samples as columns of a product with an argument that is said to be weights: drawn sizes, static arguments and trees before it."""
+    pytest.importorskip("jax")
+    from aicf.jax import jit
+
+    if blas.blocks_differ():
+        pytest.skip(blas.blocks_differ())
+    draw = rng(request.node.nodeid)
+    for n in range(4):
+        k, out, most = (int(x) for x in draw.integers(3, 90, 3))
+        params = {
+            "w": draw.normal(size=(k, out)).astype(np.float32),
+            "b": draw.normal(size=out).astype(np.float32),
+        }
+        x = draw.normal(size=(most, k)).astype(np.float32)
+
+        def layer(scale, x, params):
+            return (params["w"].T @ x.T + scale * params["b"][:, None]).T
+
+        f = jit(layer, static_argnums=0, weights_argnums=(2, -1)[n % 2], invariant=True, device="cpu")
+        rows, at = np.asarray(f(0.5, x, params)), int(draw.integers(most))
+        np.testing.assert_allclose(rows, x @ params["w"] + 0.5 * params["b"], rtol=1e-4, atol=1e-4)
+        assert rows[at].tobytes() == np.asarray(f(0.5, x[at : at + 1], params))[0].tobytes(), (
+            k,
+            out,
+            most,
+            at,
+        )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
+from itertools import islice
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    weights_argnums: int | Sequence[int] = (),
     device: str | None = None,
     fallback: str | None = None,
     **options: Any,
@@ -43,6 +45,8 @@ def jit(
 
     static_argnums, static_argnames   as of jax.jit: arguments whose values are part of the program; they must be hashable
     donate_argnums   arguments that the call uses up: their arrays are deleted after it
+    weights_argnums  arguments that are weights, as jax.grad's argnums: with invariant=True, samples may then be columns of a product with them, as in
+              `w.T @ x.T`. Without it they have to be rows, as in `x @ w`
     device    "cpu", "cuda", "cuda:1"; by default where the arguments are, else JAX's default device
     fallback  "jax", the default: a function with operations that aicf lacks, or that no kernel of the device takes, runs under jax.jit as a whole; a
               warning says it once, with the list, and `aicf.jax.report()` counts. "error": FrontendError with that list, or NoKernelError
@@ -56,9 +60,11 @@ def jit(
     if fun is None:
         return lambda function: jit(
             function, static_argnums=static_argnums, static_argnames=static_argnames, donate_argnums=donate_argnums,
-            device=device, fallback=fallback, **options,
+            weights_argnums=weights_argnums, device=device, fallback=fallback, **options,
         )  # fmt: skip
-    return Jitted(fun, static_argnums, static_argnames, donate_argnums, device, fallback, options)
+    return Jitted(
+        fun, static_argnums, static_argnames, donate_argnums, weights_argnums, device, fallback, options
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ class Jitted:
 
     def __init__(
         self, fun: Callable[..., Any], static_argnums: int | Sequence[int], static_argnames: str | Sequence[str],
-        donate_argnums: int | Sequence[int], device: str | None, fallback: str | None, options: Mapping[str, Any],
+        donate_argnums: int | Sequence[int], weights_argnums: int | Sequence[int], device: str | None, fallback: str | None,
+        options: Mapping[str, Any],
     ) -> None:  # fmt: skip
         if not callable(fun):
             raise FrontendError(
@@ -108,6 +115,7 @@ class Jitted:
             )  # fmt: skip
         nums, names = _resolved(fun, _tuple(static_argnums), _tuple(static_argnames))
         self._static_nums, self._static_names, self._donated = nums, names, _tuple(donate_argnums)
+        self._weights = _tuple(weights_argnums)
         self._jax = jax.jit(fun, static_argnums=nums or None, static_argnames=names or None, keep_unused=True)
         self._device, self._fallback, self._options = device, fallback, dict(options)
         self._compiled: OrderedDict[_Signature, _Compiled] = OrderedDict()
@@ -146,7 +154,22 @@ class Jitted:
 
     def model(self, *args: Any, **kwargs: Any) -> Imported:
         """What aicf reads for these arguments: a model that `aicf.compile` and `aicf.explain_for` take."""
-        return read(self.lower(*args, **kwargs))
+        return self._read(self.lower(*args, **kwargs), args)
+
+    def _read(self, lowered: Any, args: tuple[Any, ...]) -> Imported:
+        """The model, which knows which of its inputs are weights: JAX's order is that of the leaves of arguments that are not static."""
+        model, names = read(lowered), list[str]()
+        static, weights = (
+            {n % len(args) if n < 0 and args else n for n in some}
+            for some in (self._static_nums, self._weights)
+        )
+        inputs = iter(model.inputs)
+        for n, arg in enumerate(args):
+            if n not in static:
+                own = list(islice(inputs, len(jax.tree_util.tree_leaves(arg))))
+                names += own if n in weights else []
+        model.weight_inputs = frozenset(names)
+        return model
 
     def explain(self, *args: Any, device: str | None = None, **kwargs: Any) -> Explanation:
         """Why each kernel is chosen for these arguments, which may be jax.ShapeDtypeStructs.
@@ -193,7 +216,7 @@ class Jitted:
             try:
                 if info:
                     with self.compilations.made("function", _facts(signature)):
-                        program = compile(read(lowered), device=signature.place, **self._options)
+                        program = compile(self._read(lowered, args), device=signature.place, **self._options)
                     count_taken(self._name)
             except (FrontendError, NoKernelError) as error:
                 if self._fallback == "error":

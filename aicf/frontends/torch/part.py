@@ -101,7 +101,7 @@ class PartModel:
         made = self._output.args[0]
         self.made: list[Node] = [made] if isinstance(made, Node) else list(made)
         self.given = {f"i{n}": node for n, node in enumerate(given)}
-        self.weights = {name for name, node in self.given.items() if node.meta.get(WEIGHT)}
+        self.weight_inputs = {name for name, node in self.given.items() if node.meta.get(WEIGHT)}
         self.types = [(meta(node).dtype, tuple(hinted(n) for n in meta(node).shape)) for node in given]
         self.layouts = {name: layout_of(meta(node)) for name, node in self.given.items()}
         self.inputs = {
