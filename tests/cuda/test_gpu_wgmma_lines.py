@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 IDS = sorted(
     v.id
     for name, v in BY_NAME.items()
-    if name not in SPLITS and not {"stream", "deep", "two"} & {*v.config.split()}
+    if name not in SPLITS and not {"stream", "deep", "halved"} & {*v.config.split()}
 )
 SIZES = [(130, 50257, 64), (1000, 1001, 200), (200, 129, 72), (61, 17, 520), (1, 4099, 64), (520, 2054, 136)]
 FEW = [
