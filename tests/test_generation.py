@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from draws.seeds import rng
 
 import aicf
 from aicf import nn
@@ -51,6 +52,25 @@ def test_a_sequence_is_the_same_whatever_is_beside_it():
     assert any((a != b).any() for a, b in zip(aicf.generate(program, [[1], [2, 3]], 12, seed=6), both))
 
 
+@pytest.mark.spec("A15")
+def test_a_prompt_with_a_seed_of_its_own_draws_alike_at_any_index(request):
+    """Of 10 drawn batches, as it does alone with its seed; with and without a cache, and by a loop behind `start`."""
+    draw = rng(request.node.nodeid)
+    program = chain(draw.normal(size=(WORDS, WORDS)), length=24)
+    prompts = [draw.integers(0, WORDS, int(draw.integers(1, 9))) for _ in range(6)]
+    seeds = draw.integers(0, 2**62, 6)
+    want = [aicf.generate(program, [p], 8, seed=int(s))[0].tolist() for p, s in zip(prompts, seeds)]
+    generator = aicf.Generator(program, batch=6)
+    for _ in range(10):
+        order = draw.permutation(6)[: int(draw.integers(1, 7))]
+        batch, own = [prompts[n] for n in order], seeds[order]
+        said = aicf.generate(program, batch, 8, seed=own, cache=bool(draw.random() < 0.5))
+        assert [r.tolist() for r in said] == [want[n] for n in order]
+    generator.start(prompts, seed=tuple(seeds.tolist()))
+    drawn = np.array([generator.decode({})["output"].numpy() for _ in range(8)]).T
+    assert drawn.tolist() == [row[-8:] for row in want]
+
+
 def test_a_causal_model_sees_what_stands_before_and_nothing_behind():
     class Tiny(nn.Layer):
         def __init__(self):
@@ -97,6 +117,10 @@ def test_a_causal_model_sees_what_stands_before_and_nothing_behind():
         ({"prompts": [[-1]]}, "prompt 0 has a token that is no id"),
         ({"prompts": [[[1], [2, 3]]]}, "prompt 0 is no sequence of tokens"),
         ({"seed": -1}, "seed can't be -1"),
+        ({"seed": [-1]}, r"seed can't be \[-1\]"),
+        ({"seed": [1.5]}, r"seed can't be \[1\.5\]"),
+        ({"seed": "a"}, "seed can't be 'a'"),
+        ({"seed": [1, 2]}, "2 seeds for 1 prompts"),
         ({"stop": [2.7]}, r"stop can't be \[2\.7\]"),
         ({"stop": 2.7}, r"stop can't be 2\.7"),
         ({"stop": "a"}, "stop can't be 'a'"),

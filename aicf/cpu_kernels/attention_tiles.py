@@ -7,7 +7,7 @@ import numpy as np
 from ..ops.attention import visible
 from ..registry.cost import one_launch
 from ..registry.variant import NumericClass, no_class, one_op, variant
-from .attention import BLOCK_US, CALL_US, _Block, _call, _each, _Heads, _ranges, _shapes, _sizes, _Sizes
+from .attention import BLOCK_US, CALL_US, _Block, _call, _each, _Heads, _ranges, _shapes, _Sizes, _sizes
 from .blas import BLOCK_ROWS, blocks_differ, matmul, threads_for
 
 KEYS = 64  # of a tile; tile n has keys from 64 n on, whatever the number of keys

@@ -36,7 +36,7 @@ def generate(
     top_p: float | None = None,
     repetition_penalty: float = 1.0,
     stop: int | Collection[int] | None = None,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     length: int | None = None,
     cache: bool | None = None,
     stream: Callable[[int, int], Any] | None = None,
@@ -48,7 +48,8 @@ def generate(
     prompts   sequences of token ids, of any lengths from 1 on
     temperature, top_k, top_p, repetition_penalty   see `Sampling`; temperature=0 is greedy
     stop      a token, or several, behind which a sequence ends; it is part of it
-    seed      each sequence draws by the seed and its own place, so that others beside it change nothing
+    seed      each sequence draws by the seed and its index among the prompts, so that other prompts change nothing; a list has a seed
+              for each prompt, which then draws alike at any index: as it does alone with that seed
     length    tokens that the model sees at once: the last ones, once there are more; by default the model's own size
     cache     True keeps keys and values, and computes one token of each sequence at a time: see `Generator`. CacheError if the model
               can't be continued so, or if a sequence outgrows `length`. False computes the whole window for each token: all runs have

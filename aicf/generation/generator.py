@@ -78,7 +78,7 @@ class Generator:
 
     def __call__(
         self, prompts: Sequence[Any], count: int, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
-        repetition_penalty: float = 1.0, stop: int | Collection[int] | None = None, seed: int = 0, stream: Stream = None,
+        repetition_penalty: float = 1.0, stop: int | Collection[int] | None = None, seed: int | Sequence[int] = 0, stream: Stream = None,
     ) -> list[np.ndarray]:  # fmt: skip
         """The prompts, each with up to `count` tokens more; as `generate`, with at most `batch` prompts.
 
@@ -89,7 +89,7 @@ class Generator:
 
     def start(
         self, prompts: Sequence[Any], *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None,
-        repetition_penalty: float = 1.0, seed: int = 0,
+        repetition_penalty: float = 1.0, seed: int | Sequence[int] = 0,
     ) -> None:  # fmt: skip
         """Fill the caches with at most `batch` prompts, for a loop of your own: each `decode({})["output"]` is then their next tokens.
 
@@ -146,7 +146,7 @@ class Generator:
                     hint="length=… makes a longer one, if the model takes it; generate(..., cache=False) lets the first tokens go",
                 )  # fmt: skip
 
-    def _fill(self, rows: Sequence[Sequence[int]], seed: int, how: Sampling) -> None:
+    def _fill(self, rows: Sequence[Sequence[int]], seed: int | tuple[int, ...], how: Sampling) -> None:
         """Keys and values of all tokens but each row's last, which `decode` reads."""
         self.decode.set(**how.numbers)
         counts, last, seeds = (np.zeros(self.batch, dtype) for dtype in (np.int32, np.int32, np.int64))

@@ -18,7 +18,7 @@ class Request:
     rows: list[list[int]]
     count: int
     ends: frozenset[int]
-    seed: int
+    seed: int | tuple[int, ...]
     dtype: np.dtype
 
     @classmethod
@@ -34,9 +34,7 @@ class Request:
             raise AicfError(f"count can't be {count!r}", expected="how many tokens, an integer of 0 or more")
         rows = [_prompt(n, prompt, dtype) for n, prompt in enumerate(prompts)]
         ends = _ends(stop)
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise AicfError(f"seed can't be {seed!r}", expected="an integer of 0 or more")
-        return cls(rows, int(count), ends, int(seed), dtype)
+        return cls(rows, int(count), ends, _seed(seed, len(rows)), dtype)
 
 
 def window_of(program: Any, length: int | None) -> tuple[str, int, np.dtype]:
@@ -73,6 +71,21 @@ def window_of(program: Any, length: int | None) -> tuple[str, int, np.dtype]:
             expected="an integer, at least 1" if isinstance(dim, str) else f"{own}",
         )
     return name, int(length), spec.dtype.numpy
+
+
+def _seed(seed: Any, count: int) -> int | tuple[int, ...]:
+    """One seed of all prompts, or one for each of them."""
+    single = not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str) or np.ndim(seed) == 0
+    seeds = [seed] if single else list(seed)
+    for one in seeds:
+        if isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 0:
+            where = "" if single else ": each is an integer of 0 or more"
+            raise AicfError(f"seed can't be {seed!r}", expected=f"an integer of 0 or more, or one for each prompt{where}")
+    if single:
+        return int(seed)
+    if len(seeds) != count:
+        raise AicfError(f"{len(seeds)} seeds for {count} prompts", expected="one seed, or one for each prompt")
+    return tuple(map(int, seeds))
 
 
 def _ends(stop: Any) -> frozenset[int]:

@@ -70,10 +70,8 @@ def _f32(value: Any) -> float:
         return np.inf
 
 
-def seeds_of(seed: int, count: int) -> np.ndarray:
-    """One for each sequence, by the seed and its place, so that others beside it change nothing."""
-    made = [
-        np.random.SeedSequence([seed, n]).generate_state(1, np.uint64)[0] >> np.uint64(1)
-        for n in range(count)
-    ]
+def seeds_of(seed: int | tuple[int, ...], count: int) -> np.ndarray:
+    """One for each sequence, by the seed and its index, so that other sequences change nothing; of several seeds by its own, with the index 0."""
+    entropy = [(seed, n) for n in range(count)] if isinstance(seed, int) else [(own, 0) for own in seed]
+    made = [np.random.SeedSequence(own).generate_state(1, np.uint64)[0] >> np.uint64(1) for own in entropy]
     return np.array(made, np.int64)
