@@ -32,7 +32,9 @@ class AttentionTiles:
     def cost(region, device):
         q, k, v = _shapes(region)[:3]
         sizes = _sizes(region, q, k, v)
-        tiles = [(sizes.group * len(rows), len(_tiles(sizes, rows))) for rows in _ranges(sizes.queries, QUERIES)]
+        tiles = [
+            (sizes.group * len(rows), len(_tiles(sizes, rows))) for rows in _ranges(sizes.queries, QUERIES)
+        ]
         blocks = sum(-(-rows // BLOCK_ROWS) * count for rows, count in tiles)
         scores = sizes.heads * blocks * BLOCK_ROWS * KEYS
         calls = -(-sizes.heads // max(1, BLOCKS // max(1, sizes.group * QUERIES // BLOCK_ROWS)))
@@ -73,7 +75,9 @@ def _tiles(sizes: _Sizes, rows: range) -> range:
     return range(min(low, sizes.keys) // KEYS, -(-max(high, 0) // KEYS))
 
 
-def _over_tiles(block: _Block, q32: np.ndarray, keys_of: _Heads, values_of: _Heads, heads: range, rows: range):
+def _over_tiles(
+    block: _Block, q32: np.ndarray, keys_of: _Heads, values_of: _Heads, heads: range, rows: range
+):
     """Results and logarithms of sums, as (heads, blocks, columns, 16). A column of ones next to the values adds up the weights."""
     sizes = block.sizes
     columns = max(2, sizes.dv + 1)
@@ -123,7 +127,9 @@ def _mask_and_bias(block: _Block, s: np.ndarray, heads: range, rows: range, keys
         np.copyto(s, -np.inf, where=~of_scores(seen[None]))
     if block.mask is not None:
         for n, head in enumerate(heads):
-            np.copyto(s[n], -np.inf, where=~of_scores(block.mask[np.unravel_index(head, sizes.lead)][:, *span]))
+            np.copyto(
+                s[n], -np.inf, where=~of_scores(block.mask[np.unravel_index(head, sizes.lead)][:, *span])
+            )
 
 
 def _in_blocks(x: np.ndarray, columns: int) -> np.ndarray:

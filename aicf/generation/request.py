@@ -80,11 +80,15 @@ def _seed(seed: Any, count: int) -> int | tuple[int, ...]:
     for one in seeds:
         if isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 0:
             where = "" if single else ": each is an integer of 0 or more"
-            raise AicfError(f"seed can't be {seed!r}", expected=f"an integer of 0 or more, or one for each prompt{where}")
+            raise AicfError(
+                f"seed can't be {seed!r}", expected=f"an integer of 0 or more, or one for each prompt{where}"
+            )
     if single:
         return int(seed)
     if len(seeds) != count:
-        raise AicfError(f"{len(seeds)} seeds for {count} prompts", expected="one seed, or one for each prompt")
+        raise AicfError(
+            f"{len(seeds)} seeds for {count} prompts", expected="one seed, or one for each prompt"
+        )
     return tuple(map(int, seeds))
 
 
