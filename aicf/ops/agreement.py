@@ -7,7 +7,7 @@ an op is tested, in a conftest.py; `check_op("squash")` does it at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -29,10 +29,10 @@ _looked_at: set[tuple[OpSchema, bytes]] = set()
 
 
 def look_at(schema: OpSchema, attrs: Mapping[str, Any]) -> None:
-    """Under AICF_CHECK=ops, `check_op` once for an op and these attributes."""
+    """Under AICF_CHECK=ops, `check_op` once for an op, and once for these attributes where it compares with those of its argument."""
     if not check_enabled("ops") or schema.scalar is None or schema.reference_fn is None:
         return
-    key = schema, schema.pack(attrs).blob
+    key = schema, schema.pack(attrs).blob if ELEMENTWISE in schema.traits else b""
     if key not in _looked_at:
         _looked_at.add(key)
         check_op(schema, **attrs)
@@ -76,18 +76,22 @@ def _compare(schema: OpSchema, shapes: Any, attrs: Mapping[str, Any], rng: np.ra
     function = in_python(schema.scalar_for(_argument_types(accesses, dtypes), pack), number)
     given = schema.constants_fn(pack) if schema.constants_fn else pack
     constants = {name: given[name] for name in _keywords(function)}
+    shape, made = results[0].shape, []
     with np.errstate(all="ignore"):
-        for index in np.ndindex(results[0].shape):
-            operands = _arguments(accesses, arrays, index, results[0].shape)
+        for index in np.ndindex(shape):
             try:
-                made = function(*operands, **constants)
+                found = function(*_arguments(accesses, arrays, index, shape), **constants)
             except Exception as error:
                 error.add_note(f"in {schema.name}'s scalar function, which AICF_CHECK=ops runs in Python")
                 raise
-            for n, (got, spec) in enumerate(zip(made if len(results) > 1 else (made,), results)):
-                want = wanted[n][index]
-                if not _agree(got, want, spec.dtype):
-                    raise _disagreement(schema, function.__code__, accesses, operands, pack, n, got, want)
+            made.append(found if len(results) > 1 else (found,))
+        for n, (column, spec) in enumerate(zip(zip(*made), results)):
+            agree = _agree(column, np.reshape(wanted[n], -1), spec.dtype)
+            if not agree.all():
+                place = int(np.argmin(agree))
+                operands = _arguments(accesses, arrays, np.unravel_index(place, shape), shape)
+                got, want = column[place], np.reshape(wanted[n], -1)[place]
+                raise _disagreement(schema, function.__code__, accesses, operands, pack, n, got, want)
 
 
 def _argument_types(accesses: Any, operands: list[DType]) -> list[DType]:
@@ -143,11 +147,12 @@ def _element(access: Any, arrays: list[np.ndarray], index: tuple[int, ...], shap
     return np.int64(place) if access.operand is None else arrays[access.operand].reshape(-1)[place]
 
 
-def _agree(got: Any, want: Any, dtype: DType) -> bool:
-    if dtype.kind != "float":
-        return bool(rounded(np.asarray(got), dtype) == want)
+def _agree(got: Sequence[Any], want: np.ndarray, dtype: DType) -> np.ndarray:
+    """Which elements agree."""
+    if dtype.kind != "float":  # one by one: together, large integers and floats would become floats
+        return np.array([rounded(np.asarray(x), dtype) for x in got], dtype.numpy) == want
     near = max(1e-6, 0.0 if dtype is DType.f32 else 2 * float(ml_dtypes.finfo(dtype.numpy).eps))
-    return bool(np.isclose(np.float64(got), np.float64(want), rtol=near, atol=near, equal_nan=True))
+    return np.isclose(np.array(got, np.float64), np.float64(want), rtol=near, atol=near, equal_nan=True)
 
 
 def _disagreement(

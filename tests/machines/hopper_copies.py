@@ -91,7 +91,7 @@ class Copies:
         def load(address: int) -> tuple:
             assert address % 16 == 0
             block = self.current.block
-            return tuple(np.float32(block.shared[block.at(address + 4 * np.arange(4))]))
+            return tuple(np.float32(block.shared[block.at([int(address) + 4 * i for i in range(4)])]))
 
         return load
 
@@ -101,7 +101,7 @@ class Copies:
         def store(address: int, *values: Any) -> None:
             assert address % 16 == 0
             block = self.current.block
-            block.shared[block.at(address + 4 * np.arange(4))] = values
+            block.shared[block.at([int(address) + 4 * i for i in range(4)])] = values
 
         return store
 
@@ -109,7 +109,7 @@ class Copies:
         def load(low: int, high: int) -> tuple:
             assert low % 2 == high % 2 == 0
             block = self.current.block
-            return tuple(block.shared[block.at(np.array([low, high]))])
+            return tuple(block.shared[block.at([int(low), int(high)])])
 
         return load
 
@@ -152,7 +152,7 @@ class Copies:
             thread, lane = self.current, self.current.index % 32
             for i, place in enumerate(sources):
                 rows = self._warp("ldmatrix", moved(source, place))
-                at = np.array([rows[8 * j + lane // 4] + lane % 4 * 4 for j in range(4)])
+                at = [rows[8 * j + lane // 4] + lane % 4 * 4 for j in range(4)]
                 store(moved(target, targets[i]), *thread.block.shared[thread.block.at(at)])
 
         return transpose
@@ -253,11 +253,11 @@ class Copies:
         """As below, the other way."""
 
         def load(address: int) -> tuple:
-            rows = self._warp("ldmatrix", address)
+            rows = self._warp("ldmatrix", int(address))
             self._check_banks(rows)
-            at = np.array([self._pair(rows, j, transposed) for j in range(4)])
+            at = [place for j in range(4) for place in self._pair(rows, j, transposed)]
             block = self.current.block
-            return tuple(tuple(pair) for pair in block.shared[block.at(at)].astype(np.float32))
+            return tuple(map(tuple, block.shared[block.at(at)].astype(np.float32).reshape(4, 2)))
 
         return load
 
@@ -266,11 +266,10 @@ class Copies:
 
         def store(address: int, *words: Any) -> None:
             thread = self.current
-            rows = self._warp("stmatrix", address)
+            rows = self._warp("stmatrix", int(address))
             self._check_banks(rows)
             for j, pair in enumerate(words):
-                at = self._pair(rows, j, transposed)
-                thread.written.append((thread.block.at(np.array(at)), pair))
+                thread.written.append((thread.block.at(self._pair(rows, j, transposed)), pair))
 
         return store
 

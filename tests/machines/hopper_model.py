@@ -73,6 +73,7 @@ class Warpgroup:
 class Block:
     def __init__(self, rank: int, index: int, nbytes: int) -> None:
         self.rank, self.index = rank, index
+        self.start = START | rank << RANK_AT
         self.shared = np.full(nbytes, np.nan)
         self.barriers: dict[int, Barrier] = {}
         self.groups: dict[int, Warpgroup] = {}
@@ -80,8 +81,17 @@ class Block:
         self.counts: dict[Any, int] = {}
         self.running = 0
 
-    def at(self, addresses: np.ndarray) -> np.ndarray:
-        """Where in `shared`; of this block's addresses, or of places that are the same in all."""
+    def at(self, addresses: Any) -> Any:
+        """Where in `shared`, an array or a few in a list; of this block's addresses, or of places that are the same in all."""
+        if isinstance(addresses, list):  # NumPy takes longer for a few
+            within = [a - self.start for a in addresses]
+            least, most = min(within), max(within)
+        else:
+            within = np.subtract(addresses, self.start, dtype=np.int64)
+            least, most = within.min(initial=0), within.max(initial=0)
+        if least >= 0 and most < len(self.shared):
+            return within
+        addresses = np.asarray(addresses)
         home, within = addresses >> RANK_AT, offset(addresses) - START
         assert ((home == 0) | (home == self.rank)).all(), "an address in another block"
         assert ((within >= 0) & (within < len(self.shared))).all()
@@ -396,8 +406,8 @@ class Machine(Copies):
         def load(words: Any, address: int) -> Words:
             block, words = self.current.block, words if isinstance(words, Words) else Words()
             assert address % 8 == 0
-            at = np.array([[moved(address, place) + 4 * e] for place in PLACES for e in range(2)])
-            words[:] = map(tuple, block.shared[block.at(at)])
+            at = [moved(address, place) + 4 * e for place in PLACES for e in range(2)]
+            words[:] = ((x,) for x in block.shared[block.at(at)])
             return words
 
         return load
@@ -413,10 +423,10 @@ class Machine(Copies):
                 if eights:
                     rows = self._warp("ldmatrix", int(swizzle(int(address) + step * 16 * int(pitch))))
                     assert not any(a % 16 for a in rows)
-                    made.append(tuple(block.shared[block.at(np.array(self._pair(rows, j, True)))]))
+                    made.append(tuple(block.shared[block.at(self._pair(rows, j, True))]))
                     continue
                 low = int(address) + (step * 16 + j // 2 * 8) * int(pitch) + j % 2 * 16
-                here = block.at(swizzle(np.array([low, low + int(pitch)]))) if left > j % 2 * 8 else None
+                here = block.at([swizzle(low), swizzle(low + int(pitch))]) if left > j % 2 * 8 else None
                 made.append((0.0, 0.0) if here is None else tuple(block.shared[here]))
             words[:] = made
             return words

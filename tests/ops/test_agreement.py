@@ -15,6 +15,7 @@ from aicf.cuda_kernels.dsl import with_functions
 from aicf.errors import MismatchError
 from aicf.ops import agreement
 from aicf.ops.agreement import check_op
+from aicf.ops.constraints import Float, Int
 from aicf.ops.scalar import in_python
 from aicf.ops.schema import MAP, elementwise, schemas, unregister
 
@@ -96,6 +97,31 @@ def test_attributes_that_are_new_are_looked_at(op, monkeypatch):
     with pytest.raises(MismatchError, match=r"factor = 2\.0"):
         call("sometimes", factor=2.0)
     assert [a["factor"] for a in looked] == [1.0, 2.0]
+
+
+def test_an_op_that_is_compared_on_its_samples_is_looked_at_once(monkeypatch):
+    looked = []
+    monkeypatch.setattr(agreement, "check_op", lambda s, **attrs: looked.append(s.name))
+    monkeypatch.setattr(agreement, "_looked_at", set())
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for perm in ((0, 1), (1, 0)):
+        aicf.op_call("transpose", [x], [np.empty(x.transpose(perm).shape, np.float32)], {"perm": perm})
+    assert looked == ["transpose"]
+
+
+@pytest.mark.parametrize("place", [0, 17, 59])
+@pytest.mark.parametrize("other, types", [(math.nan, Float), (77, Int)])
+def test_the_element_that_disagrees_is_named_wherever_it_is(op, place, other, types):
+    """In the reference one is changed; a NaN agrees with a NaN alone."""
+
+    def reference(x):
+        made = x + x
+        made[place] = other
+        return made
+
+    op("doubles", lambda x: x + x, reference, types=types)
+    with pytest.raises(MismatchError, match=rf"expected: {other}, the reference's"):
+        check_op("doubles")
 
 
 @pytest.mark.parametrize("schema", [s for s in schemas() if MAP in s.traits], ids=lambda s: s.name)
