@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 
 def in_a_process(seed: str, device: str, how: str) -> list[str]:
     """The digests that another process finds."""
-    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     ran = subprocess.run(
         [sys.executable, "-m", "draws.digests", seed, device, how], capture_output=True, text=True, timeout=300, cwd=TESTS,
         env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "4711"},

@@ -113,6 +113,7 @@ class MapOutline(NamedTuple):
     stores: tuple[tuple[int, int], ...]
     core_input: int | None
     factors: tuple[Shape, ...] | None = None
+    for_halves: bool = False
 
     def groups(self, tensors: Sequence[TensorDesc]) -> Groups:
         return self.factors or tuple([(size,) for size in tensors[self.domain].shape])
@@ -129,6 +130,7 @@ class MapOutline(NamedTuple):
             self.rounded,
             self.stores,
             self.core_input,
+            self.for_halves,
         )
 
 

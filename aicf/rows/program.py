@@ -85,6 +85,7 @@ class Expression:
     rounded    slots that are rounded to their dtype once they are made
     arguments  the first so many slots are given; the others are made by the steps
     results    slots to hand back, in order
+    for_halves  a step whose results are halves may call functions that are as exact as halves need: the same ones in every kernel
     """
 
     name: str
@@ -93,10 +94,12 @@ class Expression:
     rounded: frozenset[int]
     arguments: int
     results: tuple[int, ...]
+    for_halves: bool = False
 
 
 def expression_of(
-    applies: Sequence[Apply], dtypes: tuple[DType, ...], rounded: frozenset[int], arguments: int, results: tuple[int, ...]
+    applies: Sequence[Apply], dtypes: tuple[DType, ...], rounded: frozenset[int], arguments: int, results: tuple[int, ...],
+    for_halves: bool = False,
 ) -> Expression:  # fmt: skip
     """The arithmetic of ops on numbered slots, of which the first so many are given."""
     steps = []
@@ -104,7 +107,7 @@ def expression_of(
         types = tuple([dtypes[i] for i in apply.ins]), tuple([dtypes[i] for i in apply.outs])
         steps.append((_function(apply.kind, apply.attrs, *types, record.schema_epoch), apply.ins, apply.outs))
     name = "_".join(a.kind.name for a in applies) or "copy"
-    return Expression(name, tuple(steps), dtypes, rounded, arguments, results)
+    return Expression(name, tuple(steps), dtypes, rounded, arguments, results, for_halves)
 
 
 @lru_cache(maxsize=4096)
@@ -138,6 +141,7 @@ class Map:
     rounded: frozenset[int]
     stores: tuple[tuple[int, int], ...]  # (slot, position in region.results); dense, row-major over `shape`
     core_input: int | None = None  # the slot that the core takes, or the epilogue reduction
+    for_halves: bool = False  # as of its expression
 
     @lazy
     def numel(self) -> int:
@@ -171,7 +175,12 @@ class Map:
             () if self.core_input is None else (self.core_input,)
         )
         return expression_of(
-            self.applies, self.dtypes, self.rounded, self.core_results + len(self.loads), results
+            self.applies,
+            self.dtypes,
+            self.rounded,
+            self.core_results + len(self.loads),
+            results,
+            self.for_halves,
         )
 
 

@@ -281,6 +281,7 @@ class _Reader:
             stores,
             None if core_input is None else slots[core_input, WHOLE],
             None if ways.domain == shape else ways.factors,
+            self.region.invariant,
         )
 
     def _arguments(self, op: RegionOp, place: Place, slot: Callable[[Source], int]) -> list[Any]:

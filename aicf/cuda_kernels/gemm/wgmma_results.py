@@ -135,7 +135,7 @@ def in_lines(region: RegionSpec) -> bool:
         return False
     result = region.results[after.stores[0][1]]
     by_tma = result.alignment >= TMA_ALIGNMENT and p.n * result.dtype.itemsize % TMA_ALIGNMENT == 0
-    if result.dtype not in (f16, bf16) or by_tma or _shortened(after):
+    if result.dtype not in (f16, bf16) or by_tma or (_shortened(after) and not region.invariant):
         return False
     if any(load.operand is None for load in after.loads):
         return False
@@ -155,7 +155,8 @@ def _unaligned_columns(region: RegionSpec) -> int:
 
 
 def _shortened(after: Map) -> bool:
-    """Whether it calls what is another function in boxes: strict takes the same wherever an op runs."""
+    """Whether it calls what is another function in boxes: strict takes the same wherever an op runs, and so do invariant rows, whose
+    maps have these functions everywhere."""
     return any(
         not SHORTENED.isdisjoint(function.__code__.co_names) for function, *_ in after.expression.steps
     )
@@ -173,7 +174,7 @@ def _loads(region: RegionSpec) -> int:
         and p.n * f16.itemsize % TMA_ALIGNMENT == 0
         and problem.in_runs(region, 2)
         and all(load.operand is not None for load in after.loads)
-        and not (region.strict and _shortened(after))
+        and not (region.one_sum and _shortened(after))
     )
     more = (after.core_input is not None) + (len(results) > 2)
     taken = len(after.loads) + (p.c is not None) - len(tma_sources(region)) + more

@@ -25,8 +25,9 @@ from ..hopper.scheduler import ender
 from ..hopper.store import empty_subtiles, matrix_loader, matrix_storer, result_storer, source_loader
 from ..hopper.units import ATOM, SUBTILE_BYTES, WARPGROUP, WARPS
 from ..ptx import commit_stores, fence_async, opaque, sync_threads, wait_stores_read
+from ..tiles.halves import functions
 from ..tiles.layout import Layout
-from ..tiles.pairs import PAIR, functions, pair_maker
+from ..tiles.pairs import PAIR, pair_maker
 from .epilogue import Epilogue, finisher, first_row, places, start_of
 from .wgmma_columns import (
     EIGHT,

@@ -24,6 +24,10 @@ MANY_BYTES = 2**23
 INVARIANT_ROWS = 1, 16, 256, 4096  # numbers of rows for which threads of invariant rows are compared
 MOST_CROWDED = 1024  # threads of a multiprocessor that the compiler need find registers for
 SMS, BANDWIDTH = 132, 4800  # of an H200, for which rows are cut
+LAUNCH_US, TRIP_US = (
+    1.0,
+    0.65,
+)  # there: of a launch, and of a trip to memory, within which few rows are done whoever has them
 
 
 class Shaped(NamedTuple):
@@ -248,10 +252,14 @@ def times(
 
 
 def _row_bytes(region: RegionSpec) -> int:
-    """Of a row in all that moves along the columns, whether or not other rows share it: with one row nobody can tell."""
-    return program_of(region).length * sum(
-        each.tensor.dtype.itemsize for each in _moving_rows(region).values()
-    )
+    """Of a row in what moves along the columns and is not shared."""
+    own = [each.tensor for each in _moving_rows(region).values() if not _is_shared(region, each.tensor)]
+    return program_of(region).length * sum(t.dtype.itemsize for t in own)
+
+
+def _is_shared(region: RegionSpec, tensor: TensorDesc) -> bool:
+    """Whether rows share a tensor, such as a norm's weight: it has fewer axes than the first operand. The strides of one row don't say it."""
+    return len(tensor.shape) < len(region.operands[0].shape)
 
 
 def together(*us: float) -> float:
@@ -271,13 +279,13 @@ def shared_loads(region: RegionSpec) -> tuple[bool, ...]:
     )  # fmt: skip
 
 
-def _run_words(region: RegionSpec, width: int, all: bool = False) -> int:
-    """Registers for a run of all operands that move; resident ones are those that differ from row to row."""
-    program, late = program_of(region), shared_loads(region)
+def _run_words(region: RegionSpec, width: int, left_out: tuple[bool, ...] = ()) -> int:
+    """Registers for a run of all operands that move, but those left out."""
+    program = program_of(region)
     sizes = [
         load.dtype.itemsize
         for n, load in enumerate(program.loads)
-        if n in program.moves and load.operand is not None and (all or not late[n])
+        if n in program.moves and load.operand is not None and not (left_out and left_out[n])
     ]
     return max(1, sum(width if size >= 4 or width % (4 // size) else width * size // 4 for size in sizes))
 
@@ -296,7 +304,8 @@ def _tile(region: RegionSpec, cut: Cut, lanes: int, cluster: int) -> RowTile:
     most, least = _runs(region, cut)
     chunks = max(1, cdiv(most, lanes * cluster))
     return RowTile(
-        lanes, max(lanes, BLOCK), cluster, cut, chunks, min(chunks, least // (lanes * cluster)), chunks * _run_words(region, cut.width)
+        lanes, max(lanes, BLOCK), cluster, cut, chunks, min(chunks, least // (lanes * cluster)),
+        chunks * _run_words(region, cut.width, shared_loads(region)),
     )  # fmt: skip
 
 
@@ -323,17 +332,25 @@ def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTi
 
 
 def _by_length(region: RegionSpec, cut: Cut, clusters: tuple[int, ...]) -> RowTile | None:
-    """The threads whose greatest ratio to the best number for each of INVARIANT_ROWS is least. Operands that all rows share count as if each row had
-    its own, in memory and in registers, and all loads as if they were vectors: neither the number of rows nor their addresses matter."""
-    runs, words = _runs(region, cut)[0], _run_words(region, cut.width, all=True)
-    found = []
-    for cluster, lanes in [(c, n) for c in clusters for n in LANES if n >= BLOCK or c == 1]:
-        most = max(1, cdiv(runs, lanes * cluster)) * words
-        if most <= MOST_WORDS:
-            found.append(_tile(region, cut._replace(loose=()), lanes, cluster)._replace(words=most))
+    """The threads whose greatest ratio to the best number for each of INVARIANT_ROWS is least, with all loads as if they were vectors: neither
+    the region's number of rows nor their addresses matter."""
+    operands = [
+        None if load.operand is None else region.operands[load.operand] for load in program_of(region).loads
+    ]
+    shared = tuple(t is not None and _is_shared(region, t) for t in operands)
+    most, least = _run_words(region, cut.width), _run_words(region, cut.width, shared)
+    tiles = [
+        _tile(region, cut._replace(loose=()), n, c) for c in clusters for n in LANES if n >= BLOCK or c == 1
+    ]
+    found = [tile for tile in tiles if tile.chunks * most <= MOST_WORDS]
     greatest = [0.0] * len(found)
     for rows in INVARIANT_ROWS:
-        us = [together(*times(region, tile, RESIDENT_PACE, rows=rows)[:2]) for tile in found]
+        words = least if rows * _row_bytes(region) >= MANY_BYTES else most
+        resident = [tile._replace(words=tile.chunks * words) for tile in found]
+        us = [
+            LAUNCH_US + max(TRIP_US, together(*times(region, tile, RESIDENT_PACE, rows=rows)[:2]))
+            for tile in resident
+        ]
         greatest = [max(ratio, each / min(us)) for ratio, each in zip(greatest, us)]
     if not found:
         return None
@@ -349,7 +366,7 @@ def clustered(region: RegionSpec) -> RowTile | None:
 def streamed(region: RegionSpec, clusters: bool) -> RowTile:
     """Some words of each thread at once, one after another; several blocks have a row where rows are few."""
     cut = cut_of(region)
-    words = _run_words(region, cut.width, all=True)
+    words = _run_words(region, cut.width)
     chunks = max(1, STREAMED_WORDS // words)
     some = [
         RowTile(MOST_LANES, MOST_LANES, c, cut, chunks, 0, chunks * words) for c in (1, *CLUSTERS * clusters)
@@ -363,4 +380,4 @@ def serial(region: RegionSpec) -> RowTile:
     """A thread for a row."""
     program = program_of(region)
     cut = Cut(1, -1, (False,) * (len(program.loads) + len(program.stores)))
-    return RowTile(1, BLOCK, 1, cut, 1, 0, _run_words(region, 1, all=True))
+    return RowTile(1, BLOCK, 1, cut, 1, 0, _run_words(region, 1))

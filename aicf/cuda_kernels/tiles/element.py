@@ -16,6 +16,7 @@ from ...rows.program import Bound, Expression
 from ...types import DType, rounded
 from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types
 from ..llvm import emit_call
+from .halves import called
 from .storage import (
     decode,
     emit_load,
@@ -324,7 +325,8 @@ def emit_expression(ctx: Any, b: Any, expr: Expression, values: list[Any]) -> li
         kinds = [numba_type(expr.dtypes[s]) for s in made]
         result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
         given = [numba_type(expr.dtypes[s]) for s in arguments]
-        r = emit_call(ctx, b, device_calls(fn), result, given, [slots[s] for s in arguments])
+        call = device_calls(called(expr, fn, made))
+        r = emit_call(ctx, b, call, result, given, [slots[s] for s in arguments])
         for k, slot in enumerate(made):
             put(slot, r if len(made) == 1 else b.extract_value(r, k))
     return [slots[s] for s in expr.results]

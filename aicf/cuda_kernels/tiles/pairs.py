@@ -12,26 +12,14 @@ import numpy as np
 
 from ...rows.program import Expression
 from ...types import DType, bf16, f16
-from ..dsl import SIMULATED, deferred, device, device_calls, intrinsic, ir, types, with_functions
+from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types, with_functions
 from ..llvm import const, emit_call
-from ..ptx import approximate, assemble, erfc_for_halves, tanh_for_halves
+from ..ptx import assemble
 from .element import Lanes, Loads, emit_loads, rounded_by_store, run_made
+from .halves import makes_halves
 from .storage import decode, encode, numba_type, unpack
 
 PAIR = 2
-
-
-def functions() -> tuple[tuple[str, Any], ...]:
-    """In the place of those that maps call by these names."""
-    exp2, reciprocal, log2_e = approximate("exp2"), approximate("reciprocal"), np.float32(1.4426950408889634)
-    logistic = device(lambda x, one: reciprocal(one + exp2(-(x * log2_e))))
-    logistic2 = device(lambda x, one: reciprocal(one + exp2(-x)))
-    return (
-        ("tanh", tanh_for_halves()),
-        ("erfc", erfc_for_halves()),
-        ("logistic", logistic),
-        ("logistic2", logistic2),
-    )
 
 
 @deferred
@@ -108,7 +96,8 @@ def _emit_steps(
     for fn, arguments, made in expr.steps:
         kinds, given = ([numba_type(expr.dtypes[s]) for s in some] for some in (made, arguments))
         result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
-        called = device_calls(with_functions(fn, fast))
+        short = not expr.for_halves or makes_halves(expr, made)
+        called = device_calls(with_functions(fn, fast) if short else fn)
         each = [
             emit_call(ctx, b, called, result, given, [slots[s][lane] for s in arguments])
             for lane in range(PAIR)
