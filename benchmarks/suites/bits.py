@@ -1,11 +1,13 @@
 """Rows in batches: whether a row has the bits that it has alone, by `invariant=True` and without it, and what invariance costs.
 
-Models have published widths, two blocks and a small vocabulary. A batch is sampled from a few sequences, which have their results alone as the reference: so
-each row of a batch is a draw of a model, a sequence, a batch and an index. One row with other bits fails the case.
+Models have published widths, two blocks and a small vocabulary; `--draw` seeds their types, lengths, tokens and batches. A batch is sampled from a few
+sequences, which have their results alone as the reference: so each row of a batch is a draw of a model, a sequence, a batch and an index. One row with
+other bits fails the case.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,9 +25,11 @@ from ..stats import enough, wall
 
 FREE = "aicf, the fastest kernels"
 BATCHES = (1, 2, 3, 17, 64, 257, 1024)
-SEQUENCES, LENGTH, WORDS = 8, 16, 1000
+TIMES = 3  # that a batch of each size is sampled
+SEQUENCES, WORDS = 8, 1000
+LENGTHS = 16, 24, 33
 POLICIES = ("bf16", "f16")
-MADE = {
+LAYERS = {
     "GPT-2 124M": lambda **sizes: models.GPT2(models.GPT2Config(size=768, heads=12, depth=2, **sizes)),
     "Llama 1B": lambda **sizes: models.Llama(
         models.LlamaConfig(
@@ -44,58 +48,57 @@ MANY = 64  # rows of a product, from which on there is a mean of its own
 GROUPS = tuple(f"invariant models, {what} than {MANY} rows" for what in ("fewer", "not fewer"))
 
 
-def _model(name: str, small: bool) -> nn.Model:
+def _model(name: str, length: int, small: bool = False) -> nn.Model:
     if name.endswith("BERT"):
         sizes = {"width": 64, "heads": 4} if small else {}
-        return example("bert").build(words=WORDS, batch=1, length=LENGTH, depth=2, **sizes)
-    layer = (SMALL if small else MADE)[name](words=WORDS, places=LENGTH)
-    return nn.Model({"tokens": aicf.TensorSpec(("batch", "seq"), i32)}, layer, batch=1, seq=LENGTH)
+        return example("bert").build(words=WORDS, batch=1, length=length, depth=2, **sizes)
+    layer = (SMALL if small else LAYERS)[name](words=WORDS, places=length)
+    return nn.Model({"tokens": aicf.TensorSpec(("batch", "seq"), i32)}, layer, batch=1, seq=length)
 
 
 def cases(bench: Bench) -> list[Case]:
     """Each model in a drawn type; on the CPU in f32."""
     small = bench.tiny or not bench.on_gpu
-    names = [*(SMALL if small else MADE), "small BERT" if small else "BERT"]
+    names = [*(SMALL if small else LAYERS), "small BERT" if small else "BERT"]
     names = names[:1] if bench.tiny else names
-    policies = (
-        [str(p) for p in bench.rng.choice(POLICIES, len(names))] if bench.on_gpu else ["f32"] * len(names)
-    )
-    return [
-        Case(
-            f"{name}, {policy}, {LENGTH} tokens",
-            partial(_measure, name, policy, small),
-            20.0 if bench.on_gpu else 0.0,
-        )
-        for name, policy in zip(names, policies)
-    ]
+    found = []
+    for name in names:
+        rng = np.random.default_rng(zlib.crc32(f"bits {bench.draw} {name}".encode()))
+        policy, length = str(rng.choice(POLICIES)) if bench.on_gpu else "f32", int(rng.choice(LENGTHS))
+        measure = partial(_measure, name, policy, length, small, rng)
+        found.append(Case(f"{name}, {policy}, {length} tokens", measure, 20.0 if bench.on_gpu else 0.0))
+    return found
 
 
-def _measure(name: str, policy: str, small: bool, bench: Bench) -> Iterator[Row]:
-    model = _model(name, small)
+def _measure(
+    name: str, policy: str, length: int, small: bool, rng: np.random.Generator, bench: Bench
+) -> Iterator[Row]:
+    model = _model(name, length, small)
     invariant, free = (
         aicf.compile(model, device=bench.device, policy=policy, invariant=one) for one in (True, False)
     )
-    sequences = {feed: _sampled(feed, bench.rng) for feed in model.inputs}
+    sequences = {feed: _sampled(feed, length, rng) for feed in model.inputs}
     one = [{feed: x[n : n + 1] for feed, x in sequences.items()} for n in range(SEQUENCES)]
     alone = {how: [_bits(p, feed)[0] for feed in one] for how, p in (("", invariant), ("free", free))}
     for size in TINY_BATCHES if bench.tiny else BATCHES:
-        which = bench.rng.integers(0, SEQUENCES, size)
-        batch = {feed: x[which] for feed, x in sequences.items()}
-        other, changed = (
-            _differing(p, batch, which, alone[how]) for how, p in (("", invariant), ("free", free))
-        )
-        if other:
-            raise WrongResult(
-                f"batch {size}: {len(other)} rows have other bits than alone, first index {other[0]} with sequence {which[other[0]]}"
-            )
-        yield _row(f"{name}, {policy}, {size} x {LENGTH} tokens", bench, invariant, free, batch, len(changed))
+        changed = 0
+        for _ in range(TIMES):
+            which = rng.integers(0, SEQUENCES, size)
+            batch = {feed: x[which] for feed, x in sequences.items()}
+            if other := _differing(invariant, batch, which, alone[""]):
+                raise WrongResult(
+                    f"batch {size}: {len(other)} rows have other bits than alone, first index {other[0]} with sequence {which[other[0]]}"
+                )
+            changed += len(_differing(free, batch, which, alone["free"]))
+        case = f"{name}, {policy}, {size} x {length} tokens"
+        yield _row(case, bench, invariant, free, batch, changed)
 
 
-def _sampled(feed: str, rng: np.random.Generator) -> np.ndarray:
+def _sampled(feed: str, length: int, rng: np.random.Generator) -> np.ndarray:
     """Of SEQUENCES: tokens; for BERT also segments, and masks of different lengths."""
     if feed == "mask":
-        return np.arange(LENGTH) < rng.integers(1, LENGTH + 1, (SEQUENCES, 1))
-    return rng.integers(0, WORDS if feed == "tokens" else 2, (SEQUENCES, LENGTH)).astype(np.int32)
+        return np.arange(length) < rng.integers(1, length + 1, (SEQUENCES, 1))
+    return rng.integers(0, WORDS if feed == "tokens" else 2, (SEQUENCES, length)).astype(np.int32)
 
 
 def _differing(
@@ -119,16 +122,22 @@ def _row(
     calls = {"aicf": partial(invariant.replay, batch), FREE: partial(free.replay, batch)}
     times = bench.compare({side: wall(call, enough(call, 0.01), sync) for side, call in calls.items()}, 9)
     ours, theirs = (times[side].per(1e-3) for side in ("aicf", FREE))
-    size = len(next(iter(batch.values())))
+    size = TIMES * len(next(iter(batch.values())))
     note = f"{size} rows with the bits that they have alone; {changed} have others with the fastest kernels"
     return row(name, "ms", ours, FREE, theirs, note, invariant.executed)
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """The price: geometric means of ratios to the fastest kernels, by the number of rows of products."""
-    compared = [(int(r["case"].split(", ")[2].split(" x ")[0]) * LENGTH, r) for r in rows if r.get("ratio")]
+    compared = [(_tokens(r["case"]), r) for r in rows if r.get("ratio")]
     groups = [[r for n, r in compared if n < MANY], [r for n, r in compared if n >= MANY]]
     return mean_ratios(dict(zip(GROUPS, groups)))
+
+
+def _tokens(case: str) -> int:
+    """Of a batch: `…, 17 x 24 tokens`."""
+    size, length = case.removesuffix(" tokens").split(", ")[2].split(" x ")
+    return int(size) * int(length)
 
 
 SUITE = Suite(
