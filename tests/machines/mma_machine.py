@@ -278,7 +278,7 @@ class Machine:
             return self._load(args[0] + int(loaded[1]), 2, args[1] > int(loaded[1]))
         elif name == "ld.shared.b32":
             return [int(self._take(thread, args[0], 4).view(np.uint32)[0])]
-        elif name == "ld.shared.v4.f32":
+        elif name in ("ld.shared.v4.f32", "ld.shared.v4.b32"):
             return [int(x) for x in self._take(thread, args[0], 16).view(np.uint32)]
         elif name == "cvt.rna.tf32.f32":
             return [rounded(args[0])]

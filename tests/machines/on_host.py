@@ -159,6 +159,11 @@ def _pair_of(dtype: Any, low: float, high: float) -> int:
         return int(np.array([low, high], np.float32).astype(dtype).view(np.uint32)[0])
 
 
+def _logarithm_of_two(x: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.log2(np.float32(x)))
+
+
 def _power_of_two(x: float) -> float:
     with np.errstate(all="ignore"):
         return float(np.exp2(np.float32(x)))
@@ -184,6 +189,7 @@ _INSTRUCTIONS: dict[str, tuple[str, str, Any, Any]] = {
     "arrive_only": ("barrier.cluster.arrive.relaxed.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _arrive_in_cluster),
     "wait": ("barrier.cluster.wait.acquire.aligned;", "void @{}()", ctypes.CFUNCTYPE(None), _wait_in_cluster),
     "exp2": ("ex2.approx.ftz.f32 ", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), _power_of_two),
+    "log2": ("lg2.approx.ftz.f32 ", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), _logarithm_of_two),
     "max": ("max.NaN.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), _greater),
     "fmax": ("max.f32 ", "float @{}(float, float)", ctypes.CFUNCTYPE(_REAL, _REAL, _REAL), lambda x, y: float(np.fmax(x, y))),
     "tanh": ("{\n.reg .f32 x, t;", "float @{}(float)", ctypes.CFUNCTYPE(_REAL, _REAL), lambda x: float(np.tanh(np.float32(x)))),
@@ -201,7 +207,7 @@ _MEETS = "arrive", "wait"
 ALONE = tuple(
     text
     for name, (text, *_) in _INSTRUCTIONS.items()
-    if name in ("exp2", "max", "fmax", "tanh", "erfc", "f16x2", "two_f16", "bf16x2")
+    if name in ("exp2", "log2", "max", "fmax", "tanh", "erfc", "f16x2", "two_f16", "bf16x2")
 )  # what a thread does by itself
 
 

@@ -56,6 +56,25 @@ def store_shared() -> Any:
 
 
 @deferred
+def load_shared_words() -> Any:
+    """`load(address)`: four words of this block's shared memory, at a multiple of 16 bytes. `ld.shared`, sm_70."""
+    text = "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];"
+    return instruction(text, types.uint32, result=(types.uint32,) * 4)
+
+
+@deferred
+def store_shared_words() -> Any:
+    """`store(address, a, b, c, d)`: four words to there. `st.shared`, sm_70."""
+    return instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", *[types.uint32] * 5)
+
+
+@deferred
+def store_shared_number() -> Any:
+    """`store(address, x)`: an f32 to there. `st.shared`, sm_70."""
+    return instruction("st.shared.b32 [$0], $1;", types.uint32, types.float32)
+
+
+@deferred
 def load_shared_word() -> Any:
     """`load(address)`: 32 bits of this block's shared memory. `ld.shared`, sm_70."""
     return instruction("ld.shared.u32 $0, [$1];", types.uint32, result=types.uint32)
