@@ -306,18 +306,19 @@ OF_KEYS: tuple[tuple[Any, Any, dict[str, Any]], ...] = (
 
 MMA_ATTENTION, MMA_ATTENTION_GRAD = "cuda.attention_mma.v1", "cuda.attention_grad_mma.v1"
 TURING_ATTENTION, TURING_ATTENTION_GRAD = "cuda.attention_turing.v1", "cuda.attention_grad_turing.v1"
+FEW_ATTENTION = "cuda.attention_few.v1"
 
 
 def mma_attentions(*shapes: Any, tolerance: float, **asked: Any) -> list[Case]:
-    """Of both architectures' kernels, where they accept the region."""
+    """Of both architectures' kernels, and of that of few queries, where they accept the region."""
     forward, backward = attention(*shapes, **asked), attention_grad(*shapes, **asked)
-    made = [Case(v, forward, tolerance) for v in (MMA_ATTENTION, TURING_ATTENTION)]
+    made = [Case(v, forward, tolerance) for v in (MMA_ATTENTION, TURING_ATTENTION, FEW_ATTENTION)]
     made += [Case(v, backward, 5 * tolerance) for v in (MMA_ATTENTION_GRAD, TURING_ATTENTION_GRAD)]
-    turing = TURING_ATTENTION, TURING_ATTENTION_GRAD
+    some = TURING_ATTENTION, TURING_ATTENTION_GRAD, FEW_ATTENTION
     return [
         c
         for c in made
-        if c.variant not in turing or VARIANTS[c.variant].supported(c.region, preset("h200")) is None
+        if c.variant not in some or VARIANTS[c.variant].supported(c.region, preset("h200")) is None
     ]
 
 
@@ -459,6 +460,8 @@ FIRST = [
     *mma_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *mma_attentions((6, 130, 128), (2, 200, 128), mask=(6, 1, 200), bias=(6, 130, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
     *mma_attentions((2, 6, 130, 256), (2, 2, 200, 256), ragged=True, causal=True, bias=(6, 130, 200), dtype=bf16, tolerance=2e-2),
+    *(Case(FEW_ATTENTION, attention((2, 4, n, d), (2, 2, 300, d), dtype=t, ragged=True, causal=True, **asked), e)
+      for n, d, t, e, asked in ((1, 64, bf16, 2e-2, {}), (7, 128, f16, 2e-3, {"window": 140}), (20, 80, bf16, 2e-2, {"softcap": 5.0, "dv": 24}))),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
     *biased_attentions((2, 6, 130, 70), (2, 2, 200, 70), (6, 130, 200), mask=(2, 1, 1, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
@@ -958,6 +961,8 @@ def _mma_attentions() -> list[Case]:
         ((5, 2, 3, 64), (5, 2, 90, 64), {"ragged": True, "window": 30}), ((3, 4, 8), (3, 9, 8), {"ragged": True}),
         ((2, 4, 70, 64), (2, 2, 90, 64), {"bias": (4, 70, 90), "causal": True}), ((3, 4, 70, 128), (3, 4, 90, 128), {"bias": (3, 1, 70, 90), "ragged": True}),
         ((2, 3, 4, 65, 8), (2, 3, 2, 65, 8), {"bias": (2, 1, 4, 65, 65), "mask": (2, 1, 1, 1, 65), "causal": True}),
+        ((4, 8, 1, 64), (4, 2, 1500, 64), {"ragged": True, "causal": True}), ((3, 12, 1, 128), (3, 4, 700, 128), {"causal": True, "window": 300}),
+        ((2, 5, 17, 48), (2, 5, 260, 48), {"dv": 100, "softcap": 5.0}), ((70, 8, 1, 128), (70, 8, 256, 128), {"ragged": True}),
         ((4, 70, 256), (4, 90, 256), {"bias": (4, 1, 90), "softcap": 3.0}), ((2, 3, 4, 5, 8), (2, 3, 4, 7, 8), {"bias": (3, 1, 5, 7), "window": 3}),
     ):  # fmt: skip
         for t, tolerance in ((f16, 2e-3), (bf16, 2e-2)):

@@ -9,6 +9,7 @@ from kernel_cases import (
     ATTENTION,
     ATTENTION_GRAD,
     DECODE,
+    FEW_ATTENTION,
     HOPPER_ATTENTION,
     HOPPER_ATTENTION_GRAD,
     MMA_ATTENTION,
@@ -156,7 +157,7 @@ def test_tensor_cores_have_equal_bits_each_time(gpu, sizes, asked, d):  # noqa: 
 
 @pytest.mark.spec("F2")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("variant", [HOPPER_ATTENTION, MMA_ATTENTION, TURING_ATTENTION])
+@pytest.mark.parametrize("variant", [HOPPER_ATTENTION, MMA_ATTENTION, TURING_ATTENTION, FEW_ATTENTION])
 def test_tensor_cores_keep_what_is_no_number_with_the_queries_that_meet_it(gpu, variant, value):  # noqa: F811
     case = Case(variant, attention((2, 300, 64), (2, 300, 64), causal=True, dtype=f16))
     q, k, v = (x.copy() for x in operands_for(case).arrays)
