@@ -76,6 +76,7 @@ def test_the_cpu_device_imports_nothing_of_nvidias():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("F1")
 def test_wheels_compile_without_the_systems_toolkit():
     from aicf import doctor

@@ -55,7 +55,7 @@ def small(*cells: Any) -> Any:
     return nbformat.v4.new_notebook(cells=list(cells))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("F4", "F7")
 @EVERY_NOTEBOOK
 def test_a_notebook_runs_and_has_the_outputs_it_makes(name):

@@ -205,6 +205,7 @@ assert blocks_differ() or not wrong
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="NumPy's Accelerate has no core types")
+@pytest.mark.sample(2)
 @pytest.mark.spec("A15", "B14")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("core", ["Haswell", "Prescott", "Sandybridge", "SkylakeX"])

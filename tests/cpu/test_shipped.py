@@ -188,6 +188,7 @@ print("numba" in sys.modules, results)
 
 
 @here
+@pytest.mark.sample(1, pool="processes")
 def test_a_cold_process_trains_without_numba_to_the_same_bits(file_is_used, tmp_path):
     said = []
     for settings in ({}, {"NUMBA_OPT": "3", "AICF_CACHE": "off"}):

@@ -116,7 +116,7 @@ def test_windows_of_one_element_are_no_copy():
     assert all("convolution" not in x.body.__name__ for x in VARIANTS[COLUMNS].build(r, H200))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="on the host")
 @pytest.mark.parametrize("variant", BOTH)
 def test_what_is_empty_is_refused_or_zeros(variant):
     """No extent, no place for a window, no channels: of one that is drawn, or of all, the zeros are computed."""

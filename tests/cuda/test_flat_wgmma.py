@@ -131,7 +131,7 @@ def test_matrices_of_a_warp_begin_where_their_rows_do():
                 assert place(rows, warp, lane) == 2 * ((j // 2 * 8 + i) * rows + warp * 16 + j % 2 * 8)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("t", [LITTLE, PAIR, PINGPONG], ids=str)
 @pytest.mark.parametrize("number", range(4))
@@ -144,6 +144,7 @@ def test_every_number_goes_where_it_belongs(t, number, request):
     run_launch(launch, r, random.randrange(2**32), 0 if t.cluster_split > 1 else 1, tolerance=tolerance)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "D10")
 @pytest.mark.parametrize("shared, m", [("", 8), ("a", 3), ("b", 24)])
 def test_batches(shared, m):

@@ -124,6 +124,7 @@ def test_the_class_is_that_of_least_greatest_price(request):
         assert ratios[found] == pytest.approx(min(ratios.values())), f"{asked[0]}: {found} of {ratios}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", (gpt2, llama, bert))
 @pytest.mark.spec("A15", "B13", "C12")
 def test_each_sum_of_a_model_has_one_class_in_all_batches(make, request):
@@ -223,6 +224,7 @@ def test_kernels_without_a_class_are_refused_with_their_reason():
     assert any("divided" in r.reject.reason or "number of rows" in r.reject.reason for r in rejected)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ({"invariant": True}, {"numerics": "strict"}))
 def test_answers_say_which_class_a_kernel_would_need(how, request):
     """Of a drawn kernel that accepts a region, but is not of its class, or not the variant that the op alone runs."""

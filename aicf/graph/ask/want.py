@@ -80,8 +80,7 @@ def answer(selection: Selection, wanted: Sequence[KernelVariant]) -> Answer:
         won = candidate.variant.id == selection.kernel_id
         to_choose = () if won else _to_choose([here], (candidate.variant, *wanted))
         return Answer(tuple(wanted), selection, candidate, candidate.variant, None, (), to_choose)
-    against = tuple((v, _refusal(v, here)) for v in wanted)
-    here = replace(here, against=tuple((v, r) for v, r in against if r is not None))
+    here = replace(here, against=tuple((v, r) for v, r in _refusals(wanted, here) if r is not None))
     to_take, stuck = _to_take(here, wanted)
     kernel = to_take[0].candidate.variant if to_take else _nearest(here)
     reject = next(r for v, r in here.against if v.id == kernel.id)
@@ -100,13 +99,19 @@ def begins(selection: Selection, wanted: Sequence[KernelVariant]) -> bool:
     return any(v.id in begun for v in wanted)
 
 
-def _refusal(variant: KernelVariant, at: _At) -> Reject | None:
-    if variant.device != at.selector.device.kind:
-        return variant.admits(at.selector.device)
-    if variant not in at.selector.registry.variants(at.region.kind):
-        begins = ", ".join(variant.kinds)
-        return Reject("begins", f"its regions begin with {begins}, this one with {at.region.kind}")
-    return at.selector.refusal(variant, at.region)
+def _refusals(wanted: Sequence[KernelVariant], at: _At) -> list[tuple[KernelVariant, Reject | None]]:
+    """Why each of these kernels refuses the region there; None for one that takes it."""
+    begun = {v.id for v in at.selector.registry.variants(at.region.kind)}
+
+    def refusal(variant: KernelVariant) -> Reject | None:
+        if variant.device != at.selector.device.kind:
+            return variant.admits(at.selector.device)
+        if variant.id not in begun:
+            begins = ", ".join(variant.kinds)
+            return Reject("begins", f"its regions begin with {begins}, this one with {at.region.kind}")
+        return at.selector.refusal(variant, at.region)
+
+    return [(variant, refusal(variant)) for variant in wanted]
 
 
 _FAR = "device", "needs", "begins", "structure", "ops"  # conditions of kernels for other regions or devices
@@ -170,7 +175,7 @@ def _to_take(start: _At, wanted: Sequence[KernelVariant]) -> tuple[tuple[Advice,
                 subject = step.changes[-1].subject
                 if subject in found:
                     continue
-                said = [(v, _refusal(v, step)) for v in wanted]
+                said = _refusals(wanted, step)
                 against = tuple((v, reject) for v, reject in said if reject is not None)
                 if len(against) < len(said):
                     if (way := _way(step, wanted)) is not None:

@@ -100,11 +100,11 @@ def test_a_row_that_data_choose():
 def test_map_and_nested_loops():
     def f(x, w):
         def inner(row):
-            return lax.fori_loop(0, 30, lambda _, v: jnp.tanh(v @ w) + row, row)
+            return lax.fori_loop(0, 7, lambda _, v: jnp.tanh(v @ w) + row, row)
 
         return lax.map(inner, x)
 
-    check(f, normal(20, 4), normal(4, 4, scale=0.3))
+    check(f, normal(6, 4), normal(4, 4, scale=0.3))
 
 
 def test_a_counted_while():
