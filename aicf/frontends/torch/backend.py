@@ -25,7 +25,7 @@ from .losses import join_cross_entropy, partition
 from .part import COMPILING, WEIGHT, Numerics
 from .partition import cut, refuse_left
 from .recognise import recognise
-from .report import GraphReport
+from .report import GraphBreak, GraphReport
 from .rules import rules
 from .types import brief
 
@@ -55,11 +55,13 @@ def backend(
     `aicf.torch.report()` prints what was taken and what was left.
     """
     asked = _checked(options or {}, mode)
-    name = _name_of(graph)
+    name, broken = _name_of(graph), _break_of(graph)
+    if broken is not None and asked["invariant"]:
+        raise _broken(name, broken)
     strict = asked["numerics"] == "strict" or asked["invariant"]  # ops stay as they were written
     recognised: Counter[str] = Counter() if strict else recognise(graph)
     compilers = {
-        kind: partial(_compiled, name=name, kind=kind, asked=asked, recognised=recognised)
+        kind: partial(_compiled, name=name, kind=kind, asked=asked, recognised=recognised, broken=broken)
         for kind in ("forward", "backward", "inference")
     }
     compiled = aot_autograd(
@@ -124,6 +126,28 @@ def _checked(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     return {name: options.get(name, known[0]) for name, known in OPTIONS.items()}
 
 
+def _break_of(graph: GraphModule) -> GraphBreak | None:
+    """Why TorchDynamo ended the graph before its function returns, and where; for a graph that goes on behind a break, that it does."""
+    reason = getattr(graph, "compile_subgraph_reason", None)
+    if reason is not None and reason.graph_break:
+        where = [f"{frame.filename}:{frame.lineno}" for frame in reason.user_stack or ()]
+        return GraphBreak(reason.reason, where[-1] if where else "")
+    at = getattr(symbolic_convert.tls, "current_tx", None)
+    if at is not None and at.f_code.co_name.startswith("torch_dynamo_resume_in"):
+        return GraphBreak(
+            "goes on behind a graph break", f"{at.f_code.co_filename}:{at.f_code.co_firstlineno}"
+        )
+    return None
+
+
+def _broken(name: str, broken: GraphBreak) -> VerifyError:
+    return VerifyError(
+        f"{name}: TorchDynamo breaks the graph, and what is between the parts would run in PyTorch", where=broken.where or None,
+        got=broken.brief, expected="one graph: rows of PyTorch's kernels have other bits in other batches",
+        hint=broken.advice or "torch.compile(..., fullgraph=True) says what breaks it; or leave invariant out",
+    )  # fmt: skip
+
+
 def _name_of(graph: GraphModule) -> str:
     """The class of the model, or the name of the function, that TorchDynamo is at; elsewhere the class of the first layer of the graph."""
     at = getattr(symbolic_convert.tls, "current_tx", None)
@@ -147,8 +171,9 @@ def _compiled(
     kind: str,
     asked: Mapping[str, Any],
     recognised: Counter[str],
+    broken: GraphBreak | None,
 ) -> Any:
-    said = GraphReport(name, kind)
+    said = GraphReport(name, kind, broken=broken)
     if kind != "backward":  # made of what was recognised before
         said.recognised = recognised
     # Threads may meet a backward pass at once, or while TorchDynamo traces in another one, which has state of the process'.

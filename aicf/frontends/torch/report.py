@@ -20,6 +20,7 @@ from ...text import printable, printable_streams, visible
 KEPT = 256  # graphs that are remembered; the oldest goes first
 LATER = "a part, at sizes met later"
 FASTER = "PyTorch's own is faster"
+UNSAID = "step_unsupported"  # PyTorch's reason of a graph break that gives none
 RANDOM = "random numbers are PyTorch's: the same seed draws the same"
 TOO_SMALL = "alone among PyTorch's ops: too small to pay"
 
@@ -37,6 +38,35 @@ class ComputedPart(Protocol):
     def bound(self) -> Sequence[CompiledAt]: ...
 
 
+@dataclass(frozen=True)
+class GraphBreak:
+    """Why TorchDynamo ended a graph before its function returned, in PyTorch's words, and the user's line."""
+
+    reason: str
+    where: str
+
+    @property
+    def brief(self) -> str:
+        return (
+            "TorchDynamo does not take this line"
+            if self.reason == UNSAID
+            else self.reason.strip().partition("\n")[0]
+        )
+
+    @property
+    def advice(self) -> str:
+        """What keeps the graph in one piece, where that is known."""
+        recurrent = self.reason == UNSAID or "allow_rnn" in self.reason
+        return (
+            "with torch._dynamo.config.allow_rnn = True it takes nn.LSTM, nn.GRU and nn.RNN"
+            if recurrent
+            else ""
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (f"graph break: {self.brief}", self.where, self.advice)))
+
+
 @dataclass
 class GraphReport(Printed):
     """One compiled graph. Views are not counted: they compute nothing.
@@ -49,6 +79,7 @@ class GraphReport(Printed):
     refused  why parts were PyTorch's at sizes met later, of how many combinations of sizes
     modules  the parts, while the compiled graph lives
     recognised  what the model says at length and was taken as one op, how often
+    broken   why TorchDynamo ended the graph early: PyTorch runs what is between it and the next one
     """
 
     name: str
@@ -60,6 +91,7 @@ class GraphReport(Printed):
     refused: Counter[str] = field(default_factory=Counter)
     modules: WeakSet[ComputedPart] = field(default_factory=WeakSet)
     recognised: Counter[str] = field(default_factory=Counter)
+    broken: GraphBreak | None = None
 
     def leave(self, op: str, why: str, line: str | None) -> None:
         """Count a call that PyTorch computes."""
@@ -95,6 +127,7 @@ class GraphReport(Printed):
             *((n, f"recognised: {what}") for what, n in self.recognised.most_common()),
             *((n, f"{op}: {why}") for (op, why), n in self.left.most_common()),
             *((n, f"{LATER}: {why}") for why, n in self.refused.most_common()),
+            *([] if self.broken is None else [(1, str(self.broken))]),
         ]
 
     def _rendering(self) -> RenderableType:

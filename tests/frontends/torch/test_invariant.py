@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 
 from draws.seeds import rng  # noqa: E402
 
+import aicf  # noqa: E402
+import aicf.torch  # noqa: E402
 from aicf.errors import VerifyError  # noqa: E402
 
 OPTIONS = {"invariant": True}
@@ -85,3 +87,44 @@ def test_parameters_are_known_as_such(request):
         for count in (1, int(draw.integers(2, 33))):
             rows = torch.from_numpy(draw.integers(0, 40, count))
             assert torch.equal(compiled(x[rows].clone()), every[rows])
+
+
+class Recurrent(torch.nn.Module):
+    """A recurrent layer behind a map: TorchDynamo leaves it out."""
+
+    def __init__(self, kind: str, size: int) -> None:
+        super().__init__()
+        self.layer = getattr(torch.nn, kind)(size, size, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x) * 0.5
+        x, _ = self.layer(x)
+        return torch.sigmoid(x) + 1
+
+
+class Broken(torch.nn.Module):
+    """Ops behind a break alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return torch.tanh(x) + 1
+
+
+@pytest.mark.parametrize("first", (False, True))
+def test_a_broken_graph_is_refused_and_reported(first, request):
+    """Invariant rows refuse the part before a drawn recurrent layer, or what is behind a break; the report says why the graph ended, and what helps."""
+    draw = rng(request.node.nodeid)
+    size = int(draw.integers(2, 9))
+    model = Broken() if first else Recurrent(str(draw.choice(["LSTM", "GRU", "RNN"])), size)
+    x = torch.randn(2, 3, size)
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match="TorchDynamo breaks the graph"):
+        torch.compile(model, backend="aicf", options=OPTIONS)(x)
+    torch._dynamo.reset()
+    aicf.torch.reset()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend="aicf")(x), model(x))
+    broken = [graph.broken for graph in aicf.torch.graphs() if graph.broken is not None]
+    assert broken and all("test_invariant.py" in one.where for one in broken)
+    assert first or "allow_rnn" in broken[0].advice
+    assert any("graph break: " in str(graph) for graph in aicf.torch.graphs())
