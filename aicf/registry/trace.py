@@ -181,7 +181,7 @@ def _rejected_in_short(selection: Selection) -> str:
 
 
 def numerics_text(selection: Selection) -> str:
-    """`wgmma f16 in f32, 4096 terms in order`: what decides the bits of a row; or why other rows do."""
+    """`tensor cores f16 in f32, 4096 terms in order`: what decides the bits of a row; or why other rows do."""
     numeric = selection.chosen.variant.numeric_class(selection.region, selection.device)
     return f"no class: {numeric.reason}" if isinstance(numeric, Reject) else str(numeric)
 

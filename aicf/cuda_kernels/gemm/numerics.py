@@ -41,7 +41,12 @@ def mma(region: RegionSpec, tiling: MmaTiling) -> NumericClass:
     """mma.sync, whose accumulators go from one step of k to the next; of 3xTF32 they begin at zero with each K-tile."""
     p, kind = problem.read(region)[0], tiling.kind(problem.read(region)[0].dtype)
     promoted = f", promoted every {tiling.tile_k}" if tiling.precision is Precision.tf32x3 else ""
-    return NumericClass(f"mma {kind} in f32", p.k, IN_ORDER + promoted)
+    return NumericClass(_products(kind, "mma"), p.k, IN_ORDER + promoted)
+
+
+def _products(kinds: str, instruction: str) -> str:
+    """What multiplies and adds up. mma.sync.m16n8k16 and wgmma add up the same 16 products of halves in the same bits; of other types they don't."""
+    return f"{'tensor cores' if kinds in ('f16', 'bf16') else instruction} {kinds} in f32"
 
 
 def wgmma(region: RegionSpec, config: WgmmaConfig, in_registers: str) -> NumericClass | Reject:
@@ -63,5 +68,5 @@ def wgmma(region: RegionSpec, config: WgmmaConfig, in_registers: str) -> Numeric
         if t.cluster_split > 2:  # two have one sum in either order
             order += f", a column's own first, of {t.columns} columns each"
     return NumericClass(
-        f"wgmma {kinds} in f32", p.k, order, f"{in_registers} from registers" if in_registers else ""
+        _products(kinds, "wgmma"), p.k, order, f"{in_registers} from registers" if in_registers else ""
     )
