@@ -75,7 +75,7 @@ def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
     return all(x.tobytes() == y.tobytes() for x, y in zip(a, b))
 
 
-def bits_by_both(gpu: Any, r: RegionSpec, seed: int, specials: bool = False) -> bool:
+def bits_by_both(gpu: Any, r: RegionSpec, seed: int, specials: bool = False) -> bool:  # noqa: F811
     assert VARIANTS[FEW_ATTENTION].numeric_class(r, gpu.spec) == VARIANTS[HOPPER_ATTENTION].numeric_class(r, gpu.spec)  # fmt: skip
     few, hopper = (Case(v, r) for v in (FEW_ATTENTION, HOPPER_ATTENTION))
     operands = operands_for(few, seed)
@@ -97,7 +97,10 @@ def test_few_queries_have_the_bits_of_hoppers_kernel(hopper, request, number):
     draw = rng(request.node.nodeid)
     form, differing = drawn_form(draw, number), []
     for _ in range(8):
-        queries, keys = int(draw.integers(1, 200)), int(draw.choice([draw.integers(1, 1500), 128 * draw.integers(1, 9)]))
+        queries, keys = (
+            int(draw.integers(1, 200)),
+            int(draw.choice([draw.integers(1, 1500), 128 * draw.integers(1, 9)])),
+        )
         r = drawn_region(draw, form, queries, keys, **drawn_masks(draw))
         if not bits_by_both(hopper, r, int(draw.integers(2**32))):
             differing.append(str(Case(FEW_ATTENTION, r)))
@@ -116,20 +119,37 @@ def test_numbers_that_are_none_have_the_bits_of_hoppers_kernel(hopper, request, 
 
 
 def prefill_and_decode(
-    gpu: Any, draw: np.random.Generator, form: Form, prefill: str, hidden: float
+    gpu: Any,
+    draw: np.random.Generator,
+    form: Form,
+    prefill: str,
+    hidden: float,  # noqa: F811
 ) -> list[str]:
     """Positions of a drawn prompt at which the two differ. `hidden`: size of keys and values behind the query in the prompt, and of those in
     the cache behind its length, which lie where others were."""
     length, group, heads = int(draw.integers(130, 900)), int(draw.integers(1, 9)), int(draw.integers(1, 4))
     window, room = int(draw.choice([0, draw.integers(1, 300)])), length + int(draw.integers(1, 400))
-    masks: dict[str, Any] = {"causal": True, "window": window, "softcap": form.softcap, "dtype": form.dtype, "dv": form.dv}
-    prompt = Case(prefill, invariant(attention((1, heads * group, length, form.d), (1, heads, length, form.d), **masks)))
+    masks: dict[str, Any] = {
+        "causal": True,
+        "window": window,
+        "softcap": form.softcap,
+        "dtype": form.dtype,
+        "dv": form.dv,
+    }
+    prompt = Case(
+        prefill, invariant(attention((1, heads * group, length, form.d), (1, heads, length, form.d), **masks))
+    )
     q, k, v = (x.copy() for x in operands_for(prompt, int(draw.integers(2**32))).arrays)
     last = int(draw.integers(100, length))  # keys from there on may be of any size
-    k[:, :, last:], v[:, :, last:] = k[:, :, last:] * np.asarray(hidden**0.5, k.dtype), v[:, :, last:] * np.asarray(hidden, v.dtype)
+    k[:, :, last:], v[:, :, last:] = (
+        k[:, :, last:] * np.asarray(hidden**0.5, k.dtype),
+        v[:, :, last:] * np.asarray(hidden, v.dtype),
+    )
     out, lse = launch_case(gpu, prompt, [q, k, v])
     at = sorted({0, 127 % last, 128 % last, last - 1, *(int(x) for x in draw.integers(0, last, 5))})
-    r = invariant(attention((len(at), heads * group, 1, form.d), (len(at), heads, room, form.d), ragged=True, **masks))
+    r = invariant(
+        attention((len(at), heads * group, 1, form.d), (len(at), heads, room, form.d), ragged=True, **masks)
+    )
     cached = [
         (hidden * draw.standard_normal((len(at), heads, room, n))).astype(form.dtype.numpy)
         for n in (form.d, form.dv)
@@ -193,5 +213,3 @@ def test_equal_launches_have_equal_bits_each_time(gpu):  # noqa: F811
     operands = operands_for(case)
     first, *others = ([x.tobytes() for x in launch_case(gpu, case, operands.memory)] for _ in range(5))
     assert all(first == other for other in others)
-
-

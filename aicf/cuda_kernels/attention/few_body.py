@@ -63,7 +63,8 @@ def forward(form: FewForm) -> Callable[..., None]:
     )  # fmt: skip
     product = multiply_words_steps(kind, plan.k.along(OWN // 16, form.d // 16), False)
     add = multiply_words_steps(kind, plan.v.down(columns // 16), True)
-    load_k, load_v, k_lane, v_lane = plan.k.loader(form), plan.v.loader(form), plan.k.lane(False), columns_lane(plan.v, columns)
+    copy_k, copy_v = rows_copier(plan.k, form), rows_copier(plan.v, form)
+    k_lane, v_lane = plan.k.lane(False), columns_lane(plan.v, columns)
     load_q, words_of_q = row_loader(queries_tile, dtype), pack(queries_tile.count, dtype)
     base_of, of_head, start, row_of = shared_base(), sizes_here(form.ragged), start_of(), place_of_row()
     tiles_of, limits_of = key_tiles(), row_limits()
@@ -74,10 +75,13 @@ def forward(form: FewForm) -> Callable[..., None]:
     peak, fold, join = (
         reduce_rows(SCORES, lambda x, y: most_of(x, y)), fold_rows(SCORES, lambda x, y: x + y), join_rows(SCORES, lambda x, y: x + y)
     )  # fmt: skip
+    greatest = device(lambda x: most_of(most_of(x[0], x[1]), most_of(x[2], x[3])))
+    tree = device(lambda x: (x[0] + x[1]) + (x[2] + x[3]))
     weigh = zip_rows(SCORES, lambda x, shift, env: exp2(x * env[0] + shift))
     scale, words_of = zip_rows(result, lambda x, factor, env: x * factor), pack(SCORES.count, dtype)
     store_words, store_number, read_four = store_shared_words(), store_shared_number(), load_shared()
-    read_words, halves_of, put_out, put = weights_reader(2 * WARPS), pack(result.count, dtype), row_storer(result), putter(f32)
+    read_words, halves_of = weights_reader(2 * WARPS), pack(result.count, dtype)
+    put_out, put = row_storer(result), putter(f32)
     no_scores, no_sums = zeros(SCORES.count), zeros(result.count)
     peaks_at, parts_at, k_at, v_at = plan.peaks, plan.parts, plan.k_at, plan.v_at
     k_bytes, v_bytes, own_bytes = plan.k.nbytes, plan.v.nbytes, OWN * ROW_BYTES
@@ -92,26 +96,28 @@ def forward(form: FewForm) -> Callable[..., None]:
         here, rows = of_head(sizes, lengths, head), int32(sizes[0] * sizes[3])
         low, count = tiles_of(first, rows, here, limits)
         top = int32((low + count - 1) * KEYS)
-        exist, d, dv = here[7], sizes[5], sizes[6]
-        from_k, from_v = start(batch, key_head, 0, of_k), start(batch, key_head, 0, of_v)
+        from_k = start(batch, key_head, 0, of_k), here[7], sizes[5], of_k[0]
+        from_v = start(batch, key_head, 0, of_v), here[7], sizes[6], of_v[0]
         to_k, to_v = uint32(base + uint32(k_at)), uint32(base + uint32(v_at))
         # tile t of keys, and t - 1 of values, as a group of copies
         for t in range(stages):
             key = int32(top - t * KEYS)
             if t < count:
-                at = from_k + np.int64(key) * of_k[0]
-                load_k(k, uint32(to_k + uint32(t * k_bytes)), thread, (at, int32(exist - key), d, of_k[0]))
+                copy_k(k, uint32(to_k + uint32(t * k_bytes)), thread, key, from_k)
             if t > 0 and t <= count:
-                at = from_v + np.int64(key + KEYS) * of_v[0]
-                load_v(v, uint32(to_v + uint32((t - 1) * v_bytes)), thread, (at, int32(exist - key - KEYS), dv, of_v[0]))
+                copy_v(v, uint32(to_v + uint32((t - 1) * v_bytes)), thread, int32(key + KEYS), from_v)
             commit()
         row = int32(first + (lane >> 2))
         member, query = row_of(row, rows, sizes)
         next_member, next_query = row_of(int32(row + 8), rows, sizes)
         heads = int32(key_head * sizes[3])
-        starts = start(batch, int32(heads + member), query, of_q), start(batch, int32(heads + next_member), next_query, of_q)
-        column = int32((lane & 3) * 2)
-        words_of_row = words_of_q(load_q(q, (starts[0], starts[1], column, d)))
+        head_of_row, next_head, column = (
+            int32(heads + member),
+            int32(heads + next_member),
+            int32((lane & 3) * 2),
+        )
+        starts = start(batch, head_of_row, query, of_q), start(batch, next_head, next_query, of_q)
+        words_of_row = words_of_q(load_q(q, (starts, column, sizes[5])))
         own = int32(warp * OWN + column)
         low_key, end_key = limits_of(query, here, limits)
         next_low, next_end = limits_of(next_query, here, limits)
@@ -142,17 +148,18 @@ def forward(form: FewForm) -> Callable[..., None]:
             following = int32(stage + 1 if stage + 1 < stages else 0)
             before = int32(stage - 1 if stage > 0 else stages - 1)
             if t + stages < count:
-                coming = int32(key - stages * KEYS)
-                at = from_k + np.int64(coming) * of_k[0]
-                load_k(k, uint32(to_k + uint32(stage * k_bytes)), thread, (at, int32(exist - coming), d, of_k[0]))
+                copy_k(k, uint32(to_k + uint32(stage * k_bytes)), thread, int32(key - stages * KEYS), from_k)
             if t + stages - 1 < count:
-                coming = int32(key - (stages - 1) * KEYS)
-                at = from_v + np.int64(coming) * of_v[0]
-                load_v(v, uint32(to_v + uint32(before * v_bytes)), thread, (at, int32(exist - coming), dv, of_v[0]))
+                copy_v(
+                    v,
+                    uint32(to_v + uint32(before * v_bytes)),
+                    thread,
+                    int32(key - (stages - 1) * KEYS),
+                    from_v,
+                )
             commit()
             a, b = read_four(of_row), read_four(uint32(of_row + uint32(128)))
-            found = most_of(most_of(a[0], a[1]), most_of(a[2], a[3])), most_of(most_of(b[0], b[1]), most_of(b[2], b[3]))
-            found = most_of(found[0], most[0]), most_of(found[1], most[1])
+            found = most_of(greatest(a), most[0]), most_of(greatest(b), most[1])
             shrink = exp2((most[0] - found[0]) * c), exp2((most[1] - found[1]) * c)
             most = found
             scores = weigh(scores, (-(most[0] * c), -(most[1] * c)), (c,))
@@ -164,8 +171,7 @@ def forward(form: FewForm) -> Callable[..., None]:
             wait()
             cuda.syncthreads()
             a, b = read_four(parts), read_four(uint32(parts + uint32(VECTOR)))
-            part = (a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3])
-            total = total[0] * shrink[0] + part[0], total[1] * shrink[1] + part[1]
+            total = total[0] * shrink[0] + tree(a), total[1] * shrink[1] + tree(b)
             sums = add(scale(sums, shrink, ()), read_words(mine), uint32(v_get + uint32(stage * v_bytes)))
             # after the last tile the product is of one that is there, for nothing
             stage = following if t + 1 < count else stage
@@ -180,8 +186,8 @@ def forward(form: FewForm) -> Callable[..., None]:
                 put(lse, at + 8, (most[1] * c + log2(total[1])) * LN2)
         over = ZERO if total[0] == ZERO else ONE / total[0], ZERO if total[1] == ZERO else ONE / total[1]
         column = int32(column + warp * columns)
-        to = start(batch, int32(heads + member), query, of_out), start(batch, int32(heads + next_member), next_query, of_out)
-        put_out(halves_of(scale(sums, over, ())), (out, to, (row < rows, row + 8 < rows), column, dv))
+        to = start(batch, head_of_row, query, of_out), start(batch, next_head, next_query, of_out)
+        put_out(halves_of(scale(sums, over, ())), (out, to, (row < rows, row + 8 < rows), column, sizes[6]))
 
     kernel.__name__ = f"attention_few{form}"
     kernel.blocks_per_sm = BLOCKS_PER_SM
@@ -231,13 +237,13 @@ def key_tiles() -> Any:
 
 
 def row_loader(layout: Layout, dtype: DType) -> Any:
-    """`load(q, (first row's start, the other's, column, d))`: a thread's numbers of two rows; 0 beyond d."""
+    """`load(q, (starts, column, d))`: a thread's numbers of two rows; 0 beyond d."""
     place = layout.place()
 
     def begin(i, env):
         row, column = place(i * 2, 0, 0)
-        at = env[1] if row > 0 else env[0]
-        return at + np.int64(column + env[2]) if column + env[2] < env[3] else np.int64(-1)
+        at = env[0][1] if row > 0 else env[0][0]
+        return at + np.int64(column + env[1]) if column + env[1] < env[2] else np.int64(-1)
 
     return runs(dtype, layout.count // 2, 2, begin)
 
@@ -253,6 +259,17 @@ def row_storer(layout: Layout) -> Any:
             put(env[0], (at + np.int64(column + env[3])) >> 1, word[0])
 
     return each(layout.count // 2, 1, put_one)
+
+
+def rows_copier(tile: StoredRows, form: FewForm) -> Any:
+    """`copy(pointer, to, thread, key, (start, keys that exist, columns, pitch))`: a tile's rows, from this key on, to shared address `to`."""
+    load = tile.loader(form)
+
+    def copy(pointer, to, thread, key, env):
+        at = env[0] + np.int64(key) * env[3]
+        load(pointer, to, thread, (at, int32(env[1] - key), env[2], env[3]))
+
+    return device(copy)
 
 
 # --- weights and values -------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ OWN = KEYS // WARPS  # columns of scores that a warp computes
 WORDS = 2 * ROWS * KEYS  # bytes of weights, as halves
 PEAKS = 4 * ROWS * WARPS  # bytes of each warp's greatest scores
 PARTS = 4 * 2 * 32 * WARPS  # bytes of what each thread adds to the sums of its two rows
-SMALLEST = ALIGNED + WORDS + PEAKS + PARTS + 2 * 2 * KEYS * 128  # bytes of a block, with one stage of the widest heads
+SMALLEST = (
+    ALIGNED + WORDS + PEAKS + PARTS + 2 * 2 * KEYS * 128
+)  # bytes of a block, with one stage of the widest heads
 STAGES = 3, 2, 1  # the first of these that a block's shared memory has room for
 
 
