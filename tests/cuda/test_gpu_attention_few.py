@@ -6,15 +6,19 @@ Each test draws a form (type, head size, softcap), for which kernels are compile
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from cached_attention import Form, Prompt, differing_places, invariant
 from draws.seeds import rng
 from kernel_cases import (
+    ATTENTION,
     FEW_ATTENTION,
     HOPPER_ATTENTION,
+    MMA_ATTENTION,
+    TURING_ATTENTION,
     VARIANTS,
     Case,
     attention,
@@ -26,18 +30,10 @@ from kernel_cases import (
 from test_gpu_kernels import gpu, launch_case, opened  # noqa: F401
 
 from aicf.rows import RegionSpec
-from aicf.types import DType, bf16, f16
+from aicf.types import bf16, f16
 
 pytestmark = pytest.mark.gpu
 FORMS = 8  # drawn, for each test
-
-
-@dataclass(frozen=True)
-class Form:
-    dtype: DType
-    d: int
-    dv: int
-    softcap: float
 
 
 def drawn_form(draw: np.random.Generator, number: int) -> Form:
@@ -45,10 +41,6 @@ def drawn_form(draw: np.random.Generator, number: int) -> Form:
     d = int(draw.choice([64, 128, 8 * draw.integers(2, 17)]))
     dv = int(draw.choice([d, d, 8 * draw.integers(2, 17)]))
     return Form((bf16, f16)[number % 2], d, dv, 5.0 if number % 4 == 3 else 0.0)
-
-
-def invariant(r: RegionSpec) -> RegionSpec:
-    return replace(r, strict=True, invariant=True)
 
 
 def drawn_region(draw: np.random.Generator, form: Form, queries: int, keys: int, **asked: Any) -> RegionSpec:
@@ -118,73 +110,56 @@ def test_numbers_that_are_none_have_the_bits_of_hoppers_kernel(hopper, request, 
         assert bits_by_both(hopper, r, int(draw.integers(2**32)), specials=True), str(Case(FEW_ATTENTION, r))
 
 
-def prefill_and_decode(
-    gpu: Any,
-    draw: np.random.Generator,
-    form: Form,
-    prefill: str,
-    hidden: float,  # noqa: F811
-) -> list[str]:
-    """Positions of a drawn prompt at which the two differ. `hidden`: size of keys and values behind the query in the prompt, and of those in
-    the cache behind its length, which lie where others were."""
-    length, group, heads = int(draw.integers(130, 900)), int(draw.integers(1, 9)), int(draw.integers(1, 4))
-    window, room = int(draw.choice([0, draw.integers(1, 300)])), length + int(draw.integers(1, 400))
-    masks: dict[str, Any] = {
-        "causal": True,
-        "window": window,
-        "softcap": form.softcap,
-        "dtype": form.dtype,
-        "dv": form.dv,
-    }
-    prompt = Case(
-        prefill, invariant(attention((1, heads * group, length, form.d), (1, heads, length, form.d), **masks))
+def drawn_prompt(draw: np.random.Generator) -> Prompt:
+    """All queries of a sequence, or its last ones."""
+    keys = int(draw.integers(130, 900))
+    queries, window = (
+        int(draw.choice([keys, draw.integers(2, keys)])),
+        int(draw.choice([0, draw.integers(1, 300)])),
     )
-    q, k, v = (x.copy() for x in operands_for(prompt, int(draw.integers(2**32))).arrays)
-    last = int(draw.integers(100, length))  # keys from there on may be of any size
-    k[:, :, last:], v[:, :, last:] = (
-        k[:, :, last:] * np.asarray(hidden**0.5, k.dtype),
-        v[:, :, last:] * np.asarray(hidden, v.dtype),
+    return Prompt(
+        queries,
+        keys,
+        int(draw.integers(1, 4)),
+        int(draw.integers(1, 9)),
+        window,
+        keys + int(draw.integers(1, 400)),
     )
-    out, lse = launch_case(gpu, prompt, [q, k, v])
-    at = sorted({0, 127 % last, 128 % last, last - 1, *(int(x) for x in draw.integers(0, last, 5))})
-    r = invariant(
-        attention((len(at), heads * group, 1, form.d), (len(at), heads, room, form.d), ragged=True, **masks)
-    )
-    cached = [
-        (hidden * draw.standard_normal((len(at), heads, room, n))).astype(form.dtype.numpy)
-        for n in (form.d, form.dv)
-    ]
-    for n, position in enumerate(at):
-        for cache, own in zip(cached, (k, v)):
-            cache[n, :, : position + 1] = own[0, :, : position + 1]
-    one = np.stack([q[0, :, position : position + 1] for position in at])
-    lengths = np.array([position + 1 for position in at], np.int32)
-    got, got_lse = launch_case(gpu, Case(FEW_ATTENTION, r), [one, *cached, lengths])
-    return [
-        f"position {position} of {length}, window {window}, {heads} heads of {group}, {form}"
-        for n, position in enumerate(at)
-        if got[n, :, 0].tobytes() != out[0, :, position].tobytes() or got_lse[n, :, 0].tobytes() != lse[0, :, position].tobytes()
-    ]  # fmt: skip
+
+
+def differing(
+    gpu: Any, draw: np.random.Generator, form: Form, *kernels: str, hidden: float = 1.0
+) -> list[str]:  # noqa: F811
+    run = lambda case, operands: launch_case(gpu, case, operands)  # noqa: E731
+    return differing_places(run, draw, form, drawn_prompt(draw), kernels, 8, hidden)
 
 
 @pytest.mark.spec("F2", "A15", "C12")
 @pytest.mark.parametrize("number", range(FORMS))
 def test_a_token_of_a_prompt_has_the_bits_that_it_has_alone_with_a_cache(hopper, request, number):
     draw = rng(request.node.nodeid)
-    form, found = drawn_form(draw, number), []
-    for prefill in (HOPPER_ATTENTION, HOPPER_ATTENTION, FEW_ATTENTION):
-        found += prefill_and_decode(hopper, draw, form, prefill, 1.0)
-    assert not found
+    form = drawn_form(draw, number)
+    prompts = HOPPER_ATTENTION, HOPPER_ATTENTION, FEW_ATTENTION
+    assert not [x for prompt in prompts for x in differing(hopper, draw, form, prompt, FEW_ATTENTION)]
+
+
+@pytest.mark.spec("F2", "A15", "C12")
+@pytest.mark.parametrize("kernel", [ATTENTION, MMA_ATTENTION, TURING_ATTENTION])
+def test_other_kernels_give_a_token_the_bits_that_it_has_alone(gpu, request, kernel):  # noqa: F811
+    draw = rng(request.node.nodeid)
+    for number in (1, 3):
+        form = replace(drawn_form(draw, number), d=64, dv=64)
+        assert not [x for _ in range(3) for x in differing(gpu, draw, form, kernel, kernel)]
 
 
 @pytest.mark.spec("F2", "A15", "C12")
 @pytest.mark.parametrize("number", range(2))
-def test_hidden_keys_of_any_size_change_no_bit(hopper, request, number):
+@pytest.mark.parametrize("kernel", [HOPPER_ATTENTION, MMA_ATTENTION, ATTENTION])
+def test_hidden_keys_of_any_size_change_no_bit(hopper, request, kernel, number):
     draw = rng(request.node.nodeid)
-    form, found = drawn_form(draw, number), []
-    for hidden in (3e2, 1e4):
-        found += prefill_and_decode(hopper, draw, form, HOPPER_ATTENTION, hidden)
-    assert not found
+    form = replace(drawn_form(draw, number), d=64, dv=64)
+    alone = FEW_ATTENTION if kernel == HOPPER_ATTENTION else kernel
+    assert not [x for size in (3e2, 1e4) for x in differing(hopper, draw, form, kernel, alone, hidden=size)]
 
 
 @pytest.mark.spec("F2")

@@ -26,6 +26,7 @@ from .problem import (
     OF_ROWS,
     OPTIONAL,
     AttentionProblem,
+    class_in_order,
     extent_checks,
     halves_checks,
     ints,
@@ -144,8 +145,7 @@ class AttentionMma:
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
         p = problem(region)
-        by = f"by tiles of {tile_of(TILES, p, device).columns} keys"
-        return NumericClass(f"attention, mma {p.dtype} in f32", p.keys, by)
+        return class_in_order(f"attention, mma {p.dtype} in f32", tile_of(TILES, p, device).columns)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return cost_of(region, device, tile_of(TILES, problem(region), device), 2)
@@ -166,6 +166,10 @@ class AttentionTuring:
 
     def accepts(region: RegionSpec) -> Checks:
         yield from turing_checks(region, TURING_TILES)
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        p = problem(region)
+        return class_in_order(f"attention, mma k8 {p.dtype} in f32", tile_of(TURING_TILES, p, device).columns)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         return cost_of(region, device, tile_of(TURING_TILES, problem(region), device), 2, turing=True)

@@ -22,7 +22,16 @@ from ...rows import RegionSpec
 from ...rows.program import collapse
 from ...types import f32, numel
 from .plain_tiles import BLOCKS_PER_SM, COLUMNS, DEPTH, THREADS, TILE, PlainForm
-from .problem import OPTIONAL, UNLIMITED, AttentionProblem, ints, mask_checks, problem, score_strides
+from .problem import (
+    OPTIONAL,
+    UNLIMITED,
+    AttentionProblem,
+    class_in_order,
+    ints,
+    mask_checks,
+    problem,
+    score_strides,
+)
 
 EFFICIENCY = 0.3  # of the f32 rate: two reads of shared memory for 16 multiply-adds
 SOFTMAX_US = 0.5  # of a tile of scores: two barriers, and exp
@@ -94,7 +103,7 @@ class AttentionPlain:
     accepts, least = checks, one_launch
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
-        return NumericClass("attention, fma in f32", problem(region).keys, f"by tiles of {TILE} keys")
+        return class_in_order("attention, fma in f32", TILE)
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...ops.attention import scale_of
 from ...ops.schema import schema_of
-from ...registry.variant import Checks, In, Num, Out, Reject, TensorMap, at_least, at_most, cdiv
+from ...registry.variant import Checks, In, Num, NumericClass, Out, Reject, TensorMap, at_least, at_most, cdiv
 from ...rows import RegionSpec
 from ...rows.program import collapse
 from ...types import DType, TensorDesc, bf16, f16, f32, i32, numel
@@ -148,6 +148,15 @@ def problem(region: RegionSpec) -> AttentionProblem:
         behind=min(window - 1, UNLIMITED) if window else UNLIMITED, scale=scale_of(op.attrs["scale"], q.shape[-1]),
         softcap=op.attrs["softcap"], tensors=tensors,
     )  # fmt: skip
+
+
+def class_in_order(compute: str, columns: int) -> NumericClass:
+    """Of kernels whose tiles of `columns` keys begin at multiples of that, the first one first, with a running maximum that begins at -inf.
+
+    A tile whose keys are all hidden from a query changes none of its bits: before its own tiles its sums are 0 and multiplied by 2^-inf, behind them they are
+    multiplied by 1, and 0 is added. So neither the number of keys nor that of queries is part of it.
+    """
+    return NumericClass(compute, columns, "at a time, in order")
 
 
 # --- masks and biases -------------------------------------------------------------------------------------------------
