@@ -13,6 +13,7 @@ edited one makes no other's rows old. Rows that don't name their kernels go by "
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -263,13 +264,16 @@ def all_files(results: Path = RESULTS) -> Iterator[ResultFile]:
 def earlier(file: ResultFile, root: Path = ROOT) -> list[str]:
     """For each row the kernels that have another text today, where that can be determined; "" if they have the one that was measured."""
     digests = file.meta.get("digests", {})
-    same_text = file.meta["kernels_hash"] == kernels_hash(file.meta["device"], root)
+
+    @functools.cache
+    def same_text() -> bool:
+        return file.meta["kernels_hash"] == kernels_hash(file.meta["device"], root)
 
     def of(row: Row) -> str:
         ids = row.get("kernels")
         if ids is not None and all(id in digests for id in ids):
             return ", ".join(id for id in ids if digest_of(id) != digests[id])
-        return "" if same_text else "some of all kernels"
+        return "" if same_text() else "some of all kernels"
 
     return [of(row) for row in file.cases]
 

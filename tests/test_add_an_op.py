@@ -92,6 +92,7 @@ def test_info_lists_the_new_op_and_its_kernels(tree):
         assert expected in printed
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("B11")
 def test_a_tile_is_one_line(tree, tmp_path):
     """The recipe's line adds a config, which info lists and selection ranks with the others."""

@@ -207,6 +207,7 @@ def test_names_are_defined_where_the_package_looks_for_them():
         )
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_any_name_may_be_the_first(request):
     """Drawn names, each in a process of its own, whose modules are imported in another order than those of the others."""
     draw = rng(request.node.nodeid)
@@ -236,6 +237,7 @@ assert not errors, errors
 """
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_threads_may_use_names_first_at_once(request):
     names = [n for n in aicf.__all__ if n not in ("onnx_backend", "from_onnx")]
     for some in (["KernelRegistry", "schemas"], list(rng(request.node.nodeid).permutation(names)[:12])):
@@ -250,6 +252,7 @@ FIRST = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("first", FIRST)
 def test_what_a_module_above_does_is_there_without_its_import(first):
     done = run(f"{first}\n{FIRST[first]}", hidden=())

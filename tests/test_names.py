@@ -26,7 +26,7 @@ def facts() -> dict[str, tuple[list[str], set[str]]]:
     for module, path in FILES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found[module] = (
-            [n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)],
+            [n.name for n in statements(tree) if isinstance(n, ast.ClassDef)],
             imported(module, tree),
         )
     return found
@@ -41,19 +41,20 @@ def test_a_class_s_name_is_one_class():
     assert {name: where for name, where in found.items() if len(where) > 1 and name not in PUBLIC} == {}
 
 
-def without_functions(tree: ast.AST) -> Iterator[ast.AST]:
-    """Its nodes, except those within functions."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.FunctionDef):
-            yield node
-            yield from without_functions(node)
+def statements(tree: ast.AST, functions: bool = True) -> Iterator[ast.AST]:
+    """Its statements, those within functions only if wanted."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, block, ()):
+            if functions or not isinstance(node, ast.FunctionDef):
+                yield node
+                yield from statements(node, functions)
 
 
 def imported(module: str, tree: ast.Module) -> set[str]:
     """Modules of aicf's that are imported with it, those for type checkers included, and none that a function imports when it runs."""
     package = module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
     found = set()
-    for node in without_functions(tree):
+    for node in statements(tree, functions=False):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -177,6 +177,7 @@ def whole(terminal: int) -> str:
     return b"".join(parts).decode()
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("F5")
 def test_a_terminal_gets_colour_and_its_width_and_a_pipe_neither():
     command = [sys.executable, "-m", "aicf", "explain", str(ROOT / "examples" / "mlp.py"), "--device", "h200"]

@@ -43,6 +43,7 @@ def before(questions) -> list[dict]:
     return found
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_another_process_answers_alike(questions, before, tmp_path, monkeypatch, capsys):
     """With another hash seed; the record of this process, which has run other tests."""
     replay.write_record(tmp_path / "record", run_seed(), questions, before)

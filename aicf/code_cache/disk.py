@@ -152,26 +152,27 @@ def _warn_untrusted(path: Path, why: str, then: str, what: str = "") -> None:
 # --- the folder as a whole ----------------------------------------------------------------------------------------------
 
 
-def entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Files of the cache, unfinished ones included. What another process has just removed is left out."""
+def entries(folder: Path) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Path, suffix and status of the files of the cache, unfinished ones included. What another process has just removed is left out."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for entry in found:
-            if os.path.splitext(entry.name)[1] in (KERNEL, LOOP, FUNCTION, MADE, ".tmp"):
+            suffix = os.path.splitext(entry.name)[1]
+            if suffix in (KERNEL, LOOP, FUNCTION, MADE, ".tmp"):
                 with contextlib.suppress(OSError):
-                    yield folder / entry.name, entry.stat()
+                    yield entry.path, suffix, entry.stat()
 
 
 def size(folder: Path) -> tuple[Counter[str], int]:
     """How many entries of each suffix, and how many bytes."""
     found = list(entries(folder))
-    return Counter(path.suffix for path, _ in found), sum(stat.st_size for _, stat in found)
+    return Counter(suffix for _, suffix, _ in found), sum(stat.st_size for *_, stat in found)
 
 
 def refused(folder: Path) -> tuple[str, str] | None:
     """(what is not read and why, the command that mends it); None if everything in the folder is trusted."""
     if (found := trust.untrusted_folder(folder)) is not None:
         return f"nothing is read: {found[0]}: {found[1]}", trust.next_step(*found)
-    reasons = [why for _, status in entries(folder) if (why := trust.distrust(status))]
+    reasons = [why for *_, status in entries(folder) if (why := trust.distrust(status))]
     if reasons:
         return f"{len(reasons)} files are not read: {reasons[0]}", "aicf cache --clear"
     return None
@@ -180,29 +181,33 @@ def refused(folder: Path) -> tuple[str, str] | None:
 def clear(folder: Path) -> int:
     """Remove every entry; how many were removed."""
     count = 0
-    for path, _ in entries(folder):
+    for path, *_ in entries(folder):
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path)
             count += 1
     return count
 
 
 @functools.cache
 def _trim_once(folder: Path) -> None:
-    """Remove what killed processes have left, then the oldest entries beyond the limit: once a process."""
-    for path, _ in entries(folder):
-        if path.suffix == ".tmp":
-            remove_orphan(path)
+    """`trim`, once a process."""
     trim(folder, LIMIT)
 
 
 def trim(folder: Path, limit: int) -> None:
-    """Remove the entries that were not used for longest, until no more than `limit` bytes are left."""
-    found = sorted(entries(folder), key=lambda entry: entry[1].st_mtime)
+    """Remove what killed processes have left, then the entries that were not used for longest, until no more than `limit` bytes are left."""
+    found = []
+    for path, suffix, stat in entries(folder):
+        if suffix == ".tmp":
+            remove_orphan(Path(path))
+        else:
+            found.append((path, stat))
     excess = sum(stat.st_size for _, stat in found) - limit
-    for path, stat in found:
+    if excess <= 0:
+        return
+    for path, stat in sorted(found, key=lambda entry: entry[1].st_mtime):
         if excess <= 0:
             return
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path)
         excess -= stat.st_size

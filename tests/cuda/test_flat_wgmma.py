@@ -131,7 +131,7 @@ def test_matrices_of_a_warp_begin_where_their_rows_do():
                 assert place(rows, warp, lane) == 2 * ((j // 2 * 8 + i) * rows + warp * 16 + j % 2 * 8)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("t", [LITTLE, PAIR, PINGPONG], ids=str)
 @pytest.mark.parametrize("number", range(4))

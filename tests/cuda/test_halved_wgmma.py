@@ -53,7 +53,7 @@ def drawn(generator: np.random.Generator, most: int) -> RegionSpec:
     return EPILOGUES[then](m, n, k, ta=ta, tb=tb, dtype=(f16, bf16)[generator.integers(2)])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.spec("D9", "F2")
 @pytest.mark.parametrize("number", range(6))
 def test_results_are_those_of_the_product(number, request):

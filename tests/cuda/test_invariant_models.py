@@ -35,6 +35,7 @@ def differing_batches(
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", (gpt2, llama, bert))
 @pytest.mark.spec("A15", "C12")
 def test_logits_have_equal_bits_in_every_batch_on_the_cpu(make, request):

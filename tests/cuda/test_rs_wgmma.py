@@ -109,7 +109,7 @@ SIZES = [(product, (72, 136, 200)), (product, (61, 53, 29)), (product, (64, 64, 
          (residual, (72, 72, 72)), (stashed, (61, 131, 100))]  # fmt: skip
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D9", "D10", "F2")
 @pytest.mark.parametrize("ta, tb", ORDERS)
 @pytest.mark.parametrize("make, sizes", SIZES)

@@ -53,6 +53,7 @@ def stages(layers: int) -> tuple[int, dict[str, float]]:
     return len(ops), taken
 
 
+@pytest.mark.sample(1, pool="long graphs")
 @pytest.mark.spec("A6", "C4")
 def test_every_stage_takes_as_long_per_op_in_a_graph_of_ten_thousand():
     best: dict[int, dict[str, float]] = {60: {}, 600: {}}

@@ -9,7 +9,7 @@ from draws.seeds import rng, seeded
 from aicf.graph.recognise.run import RECOGNISERS
 from examples import EVERYTHING
 
-DRAWS, SPELLINGS = 20 if EVERYTHING else 10, 6
+DRAWS, SPELLINGS = 20 if EVERYTHING else 5, 6
 
 
 def test_every_form_has_spellings():

@@ -246,7 +246,7 @@ def test_rows_of_more_passes_than_compile_in_a_while_are_several_regions():
     assert len(regions) > 1 and all(r.spec.signature.count("reduce_max") <= 8 for r in regions)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="long graphs")
 @pytest.mark.spec("A6")
 @pytest.mark.parametrize("device", ["cpu", "h200"])
 def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
@@ -263,7 +263,7 @@ def test_a_graph_of_10000_ops_is_selected_in_linear_time(device):
     assert least_ratio(lambda: select(len(ops)), lambda: select(len(ops) // 2), 4) < 4
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="long graphs")
 @pytest.mark.spec("A6")
 @pytest.mark.parametrize("device", ["cpu", "h200"])
 def test_layers_that_differ_in_sizes_alone_take_little_longer(device, monkeypatch):

@@ -243,6 +243,7 @@ def test_a_step_in_place_stays_behind_readers_of_the_old_value_and_of_its_views(
     assert kinds.index("tanh") == kinds.index("gemm") + 1
 
 
+@pytest.mark.sample(1, pool="long graphs")
 @pytest.mark.spec("A6", "A10")
 def test_ten_thousand_ops_are_scheduled_in_linear_time(monkeypatch):
     """Counted: how often an op is asked whether it can stand next. The clock is in test_linear."""

@@ -205,7 +205,7 @@ def test_weights_are_read_one_by_one(tmp_path):
     config = LLAMA | {
         "hidden_size": 192,
         "intermediate_size": 512,
-        "num_hidden_layers": 10,
+        "num_hidden_layers": 6,
         "vocab_size": 600,
     }
     place, tensors = oracle.made(tmp_path / "m", config, np.random.default_rng(), np.float16)

@@ -22,6 +22,7 @@ history = train.fit(data, steps=40, log_every=1, validation=data[:1], validate_e
 )
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("F4", "F5")
 def test_a_kernel_shows_both_forms_and_one_curve(monkeypatch):
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")

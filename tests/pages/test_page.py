@@ -129,6 +129,7 @@ def test_a_file_that_is_no_explanation_is_refused_with_its_place(tmp_path, capsy
     assert not (tmp_path / "x.html").exists()
 
 
+@pytest.mark.sample(1, pool="long graphs")
 @pytest.mark.spec("F5")
 def test_the_page_of_thousands_of_ops_is_a_few_megabytes_drawn_in_parts():
     data = many(2_500)

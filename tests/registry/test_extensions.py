@@ -127,6 +127,7 @@ def test_a_package_brings_an_op_and_a_kernel_that_train_and_show_their_origin(tm
     assert "  cpu.softsign_numpy.v1 [softsigns]\n" in listed and "  cpu.reference.v1\n" in listed
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("B11")
 def test_an_op_alone_runs_on_the_kernels_that_are_there(tmp_path):
     package(tmp_path, "softsigns", "[aicf.ops]\nsoftsign = softsigns.ops\n", ops=OP)
@@ -135,6 +136,7 @@ def test_an_op_alone_runs_on_the_kernels_that_are_there(tmp_path):
     assert ran.stdout.splitlines()[0].startswith("cpu.")
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("B15")
 def test_a_package_brings_a_device(tmp_path):
     device = "from aicf import DeviceSpec\nspec = DeviceSpec('toy9000', 'cuda', (9, 0), sms=2, tflops={'f32': 1.0})\n"

@@ -272,6 +272,7 @@ def read_all(terminal, into):
         pass
 
 
+@pytest.mark.sample(1, pool="processes")
 def test_ctrl_c_ends_it_behind_a_whole_step(tmp_path):
     """In a terminal of its own, with a bar."""
     main, terminal = pty.openpty()

@@ -82,7 +82,7 @@ SOME = {
 }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the cases, which compute infinities
 @pytest.mark.parametrize("name", SOME)
 def test_of_onnx_s_own(name):

@@ -115,7 +115,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_jax(name):
     function, *arguments = FUNCTIONS[name]
