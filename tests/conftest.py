@@ -81,7 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
         _share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
         return  # it inherits what the first process has set
     end_at_sigterm()
-    if cuda_missing():  # XLA optimises for a fifth of the time of its tests on the host, which run each function once
+    if (
+        cuda_missing()
+    ):  # XLA optimises for a fifth of the time of its tests on the host, which run each function once
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     config.pluginmanager.register(Failures(config))
     folder = tempfile.TemporaryDirectory(prefix="aicf-tests-")

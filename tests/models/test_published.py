@@ -202,12 +202,7 @@ def test_a_model_is_trained_further_copied_and_made_anew(tmp_path):
 
 def test_weights_are_read_one_by_one(tmp_path):
     """Beside what the program keeps, the host has no more than the copies of one weight."""
-    config = LLAMA | {
-        "hidden_size": 192,
-        "intermediate_size": 512,
-        "num_hidden_layers": 6,
-        "vocab_size": 600,
-    }
+    config = LLAMA | {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "vocab_size": 600}
     place, tensors = oracle.made(tmp_path / "m", config, np.random.default_rng(), np.float16)
     aicf.compile(models.from_pretrained(place, seq=2), device="cpu")  # whatever is kept for good
     model = models.from_pretrained(place, dtype="f32", seq=2)
