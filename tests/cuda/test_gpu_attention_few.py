@@ -128,9 +128,9 @@ def drawn_prompt(draw: np.random.Generator) -> Prompt:
 
 
 def differing(
-    gpu: Any, draw: np.random.Generator, form: Form, *kernels: str, hidden: float = 1.0
-) -> list[str]:  # noqa: F811
-    run = lambda case, operands: launch_case(gpu, case, operands)  # noqa: E731
+    on: Any, draw: np.random.Generator, form: Form, *kernels: str, hidden: float = 1.0
+) -> list[str]:
+    run = lambda case, operands: launch_case(on, case, operands)  # noqa: E731
     return differing_places(run, draw, form, drawn_prompt(draw), kernels, 8, hidden)
 
 
