@@ -2,7 +2,7 @@
 
 Models have published widths, two blocks and a small vocabulary; `--draw` seeds their types, lengths, tokens and batches. A batch is sampled from a few
 sequences, which have their results alone as the reference: so each row of a batch is a draw of a model, a sequence, a batch and an index. One row with
-other bits fails the case.
+other bits fails the case. Prompts of different lengths are continued greedily in shuffled batches: two answers to one prompt fail the case.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ TIMES = 3  # that a batch of each size is sampled
 SEQUENCES, WORDS = 8, 1000
 LENGTHS = 16, 24, 33
 POLICIES = ("bf16", "f16")
+PROMPTS, PROMPT, TOKENS, CALLS, AT_ONCE = (
+    8,
+    40,
+    24,
+    32,
+    32,
+)  # prompts and their longest, tokens of an answer, batches, prompts of the largest one
 LAYERS = {
     "GPT-2 124M": lambda **sizes: models.GPT2(models.GPT2Config(size=768, heads=12, depth=2, **sizes)),
     "Llama 1B": lambda **sizes: models.Llama(
@@ -45,7 +52,10 @@ SMALL = {
 }
 TINY_BATCHES = (1, 2, 17)
 MANY = 64  # rows of a product, from which on there is a mean of its own
-GROUPS = tuple(f"invariant models, {what} than {MANY} rows" for what in ("fewer", "not fewer"))
+GROUPS = (
+    *(f"invariant models, {what} than {MANY} rows" for what in ("fewer", "not fewer")),
+    "invariant generation",
+)
 
 
 def _model(name: str, length: int, small: bool = False) -> nn.Model:
@@ -67,6 +77,9 @@ def cases(bench: Bench) -> list[Case]:
         policy, length = str(rng.choice(POLICIES)) if bench.on_gpu else "f32", int(rng.choice(LENGTHS))
         measure = partial(_measure, name, policy, length, small, rng)
         found.append(Case(f"{name}, {policy}, {length} tokens", measure, 20.0 if bench.on_gpu else 0.0))
+        if not name.endswith("BERT"):
+            generate = partial(_generation, name, policy, small, rng)
+            found.append(Case(f"{name}, {policy}, generation", generate, 20.0 if bench.on_gpu else 0.0))
     return found
 
 
@@ -92,6 +105,43 @@ def _measure(
             changed += len(_differing(free, batch, which, alone["free"]))
         case = f"{name}, {policy}, {size} x {length} tokens"
         yield _row(case, bench, invariant, free, batch, changed)
+
+
+def _generation(name: str, policy: str, small: bool, rng: np.random.Generator, bench: Bench) -> Iterator[Row]:
+    """Prompts of drawn lengths, in shuffled batches of drawn sizes; what each is answered, greedily."""
+    model = _model(name, PROMPT + TOKENS, small)
+    prompts = [rng.integers(0, WORDS, int(rng.integers(1, PROMPT + 1))) for _ in range(PROMPTS)]
+    count, calls = (4, 3) if bench.tiny else (AT_ONCE, CALLS)
+    generators = []
+    for one in (True, False):
+        program = aicf.compile(model, device=bench.device, policy=policy, invariant=one)
+        generators.append({size: aicf.Generator(program, size, PROMPT + TOKENS) for size in (1, count)})
+    answers: list[list[set[bytes]]] = [[set() for _ in prompts] for _ in generators]
+    for call in range(calls):
+        size = 1 if call == 0 else int(rng.integers(2, count + 1))
+        batches = [[n] for n in range(PROMPTS)] if size == 1 else [rng.integers(0, PROMPTS, size).tolist()]
+        for found, sized in zip(answers, generators):
+            for which in batches:
+                got = sized[1 if size == 1 else count]([prompts[n] for n in which], TOKENS, temperature=0.0)
+                for n, sequence in zip(which, got):
+                    found[n].add(np.asarray(sequence).tobytes())
+    ours, free = ([len(found) for found in each] for each in answers)
+    if max(ours) > 1:
+        raise WrongResult(
+            f"prompts have up to {max(ours)} answers; {sum(n > 1 for n in ours)} of {PROMPTS} have several"
+        )
+    batch = [prompts[n % PROMPTS] for n in range(count)]
+    sides = {
+        side: wall(partial(sized[count], batch, TOKENS, temperature=0.0), 1, lambda: None)
+        for side, sized in zip(("aicf", FREE), generators)
+    }
+    times = bench.compare(sides, 9)
+    took = [times[side].per(1e-3) for side in ("aicf", FREE)]
+    note = f"1 answer to each of {PROMPTS} prompts in {calls} batches; with the fastest kernels up to {max(free)}"
+    executed = generators[0][count].decode.executed
+    yield row(
+        f"{name}, {policy}, {count} x {TOKENS} generated tokens", "ms", took[0], FREE, took[1], note, executed
+    )
 
 
 def _sampled(feed: str, length: int, rng: np.random.Generator) -> np.ndarray:
@@ -129,8 +179,10 @@ def _row(
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """The price: geometric means of ratios to the fastest kernels, by the number of rows of products."""
-    compared = [(_tokens(r["case"]), r) for r in rows if r.get("ratio")]
-    groups = [[r for n, r in compared if n < MANY], [r for n, r in compared if n >= MANY]]
+    compared = [r for r in rows if r.get("ratio")]
+    generated = [r for r in compared if "generated" in r["case"]]
+    batches = [(_tokens(r["case"]), r) for r in compared if r not in generated]
+    groups = [[r for n, r in batches if n < MANY], [r for n, r in batches if n >= MANY], generated]
     return mean_ratios(dict(zip(GROUPS, groups)))
 
 
@@ -141,6 +193,6 @@ def _tokens(case: str) -> int:
 
 
 SUITE = Suite(
-    "bits", "rows in batches of 1 to 1,024 have the bits that they have alone, and what that costs against the fastest kernels", 90, cases,
+    "bits", "rows in batches of 1 to 1,024 have the bits that they have alone, and what that costs against the fastest kernels", 150, cases,
     compared=lambda row: False, headlines=tuple((f"{name}: geometric mean of ratios", None) for name in GROUPS), summary=summary,
 )  # fmt: skip
