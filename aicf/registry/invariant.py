@@ -1,7 +1,8 @@
 """Invariant rows: equal rows have equal bits whatever the number of rows, since all numbers of rows get kernels of one numeric class.
 
 Each op that adds up has one class, which depends on the op, its types, the length of its rows and the device; never on the region's
-number of rows. It is chosen at the numbers of rows in ROWS, for dense operands.
+number of rows. It is chosen at the numbers of rows in ROWS, for dense operands. Rows of attention are queries, of one sequence or of
+several, over any number of keys: a prompt and each token after it, with a cache of keys, have one class.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from ..rows import RegionOp, RegionSpec
 from ..rows.cores import core_of, reduction
 from ..rows.reject import Reject
 from ..rows.steps import steps_of
-from ..types import Shape, TensorDesc, TensorSpec
+from ..types import Shape, TensorDesc, TensorSpec, i32
 from .numerics import NumericClass
 from .variant import KernelVariant
 
 ROWS = (1, 3, 17, 64, 257, 1024, 4096)
 ENTRIES = 8  # of a batch of products, each with a b of its own
+CACHED = 1024  # keys of a cache that one query attends to
 SEVERAL = 2  # the least size of an axis behind one that is added up: samples may be along it, and with one of them columns look like rows
 CONDITION = "numerics"
 SHOWN = 4  # classes in a refusal
@@ -34,7 +36,7 @@ Shapes = Sequence[Shape | None]
 class Choices(Protocol):
     """A Selector, as far as classes need it.
 
-    row_classes  what was found, by the region with one row
+    row_classes  what was found, by the first point of a region
     class_times  microseconds of the best kernel of each numeric class that takes a region; `classless`: why the others have none
     free         the best kernel with fused numerics, whatever its class: (the kernel, microseconds); None if none takes the region
     """
@@ -56,10 +58,10 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
     """The region of one op with so many rows, over dense tensors.
 
     Rows of a product are those of a; if b has a batch, there are ENTRIES of them. Rows of a reduction, a softmax or a norm are
-    the axes before those that it adds up, and those behind have SEVERAL elements at least; rows of attention the entries of its batch.
+    the axes before those that it adds up, and those behind have SEVERAL elements at least; rows of attention the queries of a sequence.
     """
     (op,) = region.ops
-    schema, operands = (schema_of(op.kind), [None if t < 0 else region.tensors[t] for t in op.inputs])
+    schema, operands = schema_of(op.kind), _operands(region, op)
     shapes = [None if t is None else t.shape for t in operands]
     if schema.name == "gemm":
         found = [_product(op, shapes, rows)]
@@ -67,7 +69,8 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
         assert shapes[0] is not None
         found = [[(rows, shapes[0][-1]), *shapes[1:]]]
     elif schema.name == "attention":
-        found = [_attention(shapes, rows)]
+        ragged = len(operands) > 4 and operands[4] is not None
+        return _attention(region, 1, rows, rows, lengths=ragged and not continues(region))
     elif (core := core_of(schema)) is not None and core.reduces:
         found = _reductions(region, op, shapes, rows)
     else:
@@ -94,23 +97,44 @@ def _product(op: RegionOp, shapes: Shapes, rows: int) -> list[Shape | None]:
     return made[: len(shapes)]
 
 
-def _attention(shapes: Shapes, rows: int) -> list[Shape | None]:
-    q = shapes[0]
-    assert q is not None
-    axes = len(q) - 3
-    batch = (rows, *(1 for _ in q[1:axes])) if axes else ()
+def decoding(region: RegionSpec, sequences: int) -> RegionSpec | Reject:
+    """Attention of one query of each of so many sequences to the keys of a cache."""
+    return _attention(region, sequences, 1, CACHED, lengths=True)
 
-    def of(n: int, shape: Shape | None) -> Shape | None:
-        """Lengths are along the batch; a mask and a bias may lack some of its axes, or repeat along them."""
-        if shape is None or n < 3:
-            return None if shape is None else (*batch, *shape[axes:])
-        if n == 4:
-            return batch
-        missing = len(q) - len(shape)
-        kept = zip(batch[missing:], shape)
-        return (*(1 if size == 1 else new for new, size in kept), *shape[max(0, axes - missing) :])
 
-    return [of(n, shape) for n, shape in enumerate(shapes)]
+def _attention(
+    region: RegionSpec, sequences: int, queries: int, keys: int, lengths: bool
+) -> RegionSpec | Reject:
+    """Attention of so many queries of each sequence. Axes of a mask and of a bias that have one element keep it, but for those of the batch."""
+    (op,) = region.ops
+    batch, sizes = (sequences,), (queries, keys)
+
+    def of_scores(x: TensorDesc | None) -> Shape | None:
+        if x is None:
+            return None
+        matrix = tuple(size if old != 1 else 1 for old, size in zip(x.shape[-2:], sizes[-len(x.shape) :]))
+        return (*(batch if len(x.shape) > 3 else ()), *x.shape[-3:-2], *matrix)
+
+    q, k, v, mask, _, bias = (*_operands(region, op), None, None, None)[:6]
+    assert q is not None and k is not None and v is not None
+    shapes = [(*batch, x.shape[-3], n, x.shape[-1]) for x, n in ((q, queries), (k, keys), (v, keys))]
+    of_each = TensorDesc.dense(TensorSpec(batch, i32, q.device)) if lengths else None
+    operands = [q, k, v, mask, of_each, bias]
+    made = _inferred(
+        region, op, schema_of(op.kind), operands, [*shapes, of_scores(mask), batch, of_scores(bias)]
+    )
+    refused = f"attention can't have {sequences} sequences of {queries} queries: its rule refuses the shapes"
+    return made or Reject(CONDITION, refused)
+
+
+def continues(region: RegionSpec) -> bool:
+    """Whether attention may also be of single queries to a cache: causal, without a mask or a bias from memory."""
+    operands = _operands(region, region.ops[0])
+    return bool(region.attrs["causal"]) and all(x is None for x in (*operands[3:4], *operands[5:]))
+
+
+def _operands(region: RegionSpec, op: RegionOp) -> list[TensorDesc | None]:
+    return [None if t < 0 else region.tensors[t] for t in op.inputs]
 
 
 def _reductions(region: RegionSpec, op: RegionOp, shapes: Shapes, rows: int) -> list[list[Shape | None]]:
@@ -168,48 +192,77 @@ def _inferred(
 # --- the class of an op ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Point:
+    """A region at which the class of an op is chosen: so many `rows`, or sequences."""
+
+    count: int
+    of: str
+    region: RegionSpec | Reject
+
+
+def points(region: RegionSpec) -> list[Point]:
+    """Where the class of an op is chosen; the first one stands for all regions of the op, its types and the length of its rows."""
+    name = region.kind.name
+    found = [
+        Point(n, "queries of a sequence" if name == "attention" else "rows", resized(region, n)) for n in ROWS
+    ]
+    if name == "attention" and continues(region):
+        found += [Point(n, "sequences of one query and a cache", decoding(region, n)) for n in ROWS]
+    return found
+
+
 def row_class(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
-    """The class of the rows of a region of one op that adds up, for any number of rows: of those that have a kernel at each of ROWS, the one
+    """The class of the rows of a region of one op that adds up, for any number of rows: of those that have a kernel at each point, the one
     whose greatest ratio to the time of the free choice is least. A Reject says where each class ends."""
-    first = resized(region, ROWS[0])
+    every = points(region)
+    first = every[0].region
     if isinstance(first, Reject):
         return first
     if first not in selector.row_classes:
-        selector.row_classes[first] = _chosen(region, selector)
+        selector.row_classes[first] = _chosen(every, selector)
     return selector.row_classes[first]
 
 
-def _chosen(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
-    sizes = [resized(region, rows) for rows in ROWS]
-    times = [selector.class_times(r) if isinstance(r, RegionSpec) else {} for r in sizes]
-    free = [selector.free(r) if isinstance(r, RegionSpec) else None for r in sizes]
-    reached = [n for n in range(len(ROWS)) if times[n] or free[n] is not None]  # no kernel has the others
-    every = dict.fromkeys(c for one in times for c in one)
+def _chosen(every: Sequence[Point], selector: Choices) -> NumericClass | Reject:
+    asked = [p.region for p in every]
+    times = [selector.class_times(r) if isinstance(r, RegionSpec) else {} for r in asked]
+    free = [selector.free(r) if isinstance(r, RegionSpec) else None for r in asked]
+    reached = [n for n in range(len(asked)) if times[n] or free[n] is not None]  # no kernel has the others
+    classes = dict.fromkeys(c for one in times for c in one)
     ratios = {
         c: max(times[n][c] / f[1] if (f := free[n]) else 1.0 for n in reached)
-        for c in every
+        for c in classes
         if all(c in times[n] for n in reached)
     }
     if ratios:
         return min(ratios, key=lambda c: (float(f"{ratios[c]:.9g}"), str(c)))
-    return Reject(CONDITION, _without_class(region, {str(c): _ends(c, times) for c in every}, selector))
+    return Reject(
+        CONDITION, _without_class(every, {str(c): _ends(c, every, times) for c in classes}, selector)
+    )
 
 
-def _ends(numeric: NumericClass, times: Sequence[dict[NumericClass, float]]) -> str:
-    """The numbers of rows at which a class has no kernel."""
-    return ", ".join(str(rows) for rows, one in zip(ROWS, times) if numeric not in one)
+def _ends(numeric: NumericClass, every: Sequence[Point], times: Sequence[dict[NumericClass, float]]) -> str:
+    """The points at which a class has no kernel."""
+    ends: dict[str, list[str]] = {}
+    for point, one in zip(every, times):
+        if numeric not in one:
+            ends.setdefault(point.of, []).append(str(point.count))
+    return " and ".join(f"{', '.join(counts)} {of}" for of, counts in ends.items())
 
 
-def _without_class(region: RegionSpec, ends: dict[str, str], selector: Choices) -> str:
+def _without_class(every: Sequence[Point], ends: dict[str, str], selector: Choices) -> str:
     """Why an op can't have rows of equal bits: each class and where it ends, or why the kernels have none."""
-    if ends:
-        tried = [f"{name} has no kernel for {rows} rows" for name, rows in sorted(ends.items())]
-        more = f" and {len(tried) - SHOWN} more classes end" if len(tried) > SHOWN else ""
-        return f"no numeric class of {region.kind} has kernels for all of {ROWS[0]} to {ROWS[-1]} rows: {'; '.join(tried[:SHOWN])}{more}"
-    one = resized(region, ROWS[-1])
+    one = every[len(ROWS) - 1].region
     assert isinstance(one, RegionSpec)
+    if ends:
+        tried = [f"{name} has no kernel for {where}" for name, where in sorted(ends.items())]
+        more = f" and {len(tried) - SHOWN} more classes end" if len(tried) > SHOWN else ""
+        return f"no numeric class of {one.kind} has kernels for all of {ROWS[0]} to {ROWS[-1]} rows: {'; '.join(tried[:SHOWN])}{more}"
     reasons = dict.fromkeys(selector.classless(one))
-    return f"no kernel of {region.kind} has a numeric class: {'; '.join(list(reasons)[:SHOWN]) or 'none takes it'}"
+    return (
+        f"no kernel of {one.kind} has a numeric class: {'; '.join(list(reasons)[:SHOWN]) or 'none takes it'}"
+    )
 
 
 def refuses(region: RegionSpec, selector: Choices) -> Refuses:

@@ -101,6 +101,27 @@ def test_an_op_has_one_class_whatever_the_number_of_rows(request):
 
 
 @pytest.mark.spec("A15", "B13")
+def test_attention_has_one_class_whatever_the_numbers_of_queries_and_keys(request):
+    """Of 12 drawn attentions, causal or not: prompts, whole sequences, and one query and several over a cache of any length."""
+    draw = rng(request.node.nodeid)
+    for _ in range(12):
+        heads, group, d = (int(draw.choice(sizes)) for sizes in ([1, 2, 8, 12], [1, 1, 4], [16, 64, 72, 128]))
+        dtype, device, causal = (bf16, f16, f32)[draw.integers(3)], str(draw.choice(DEVICES)), draw.random() < 0.7
+        attrs = {"causal": bool(causal), "window": int(draw.choice([0, 0, 100])), "softcap": float(draw.choice([0, 0, 20]))}
+        choose, classes = selector(device), set()
+        for queries in (1, 1, int(draw.integers(2, 9)), int(2 ** draw.uniform(0, 12))):
+            batch, keys = int(2 ** draw.uniform(0, 8)), queries + int(draw.choice([0, 1, 300, 5000]))
+            q, k = desc((batch, heads * group, queries, d), dtype), desc((batch, heads, keys, d), dtype)
+            ragged = [None, desc((batch,), DType.i32)] if causal and keys > queries else []
+            r = as_invariant(region("attention", q, k, k, *ragged, **attrs))
+            wanted = invariant.row_class(r, selector(device) if draw.random() < 0.3 else choose)
+            assert isinstance(wanted, NumericClass), f"{r} on {device}: {wanted}"
+            assert choose(r).chosen.variant.numeric_class(r, preset(device)) == wanted, f"{r} on {device}"
+            classes.add(wanted)
+        assert len(classes) == 1, f"{r} on {device}: {classes}"
+
+
+@pytest.mark.spec("A15", "B13")
 def test_the_class_is_that_of_least_greatest_price(request):
     """Recomputed from all kernels that take the op: no class that reaches all numbers of rows has a smaller greatest ratio."""
     draw = rng(request.node.nodeid)
@@ -149,7 +170,7 @@ def test_regions_have_the_number_of_rows_that_is_asked_for():
     """By hand: which axes are rows of each op."""
     i64, mask = DType.i64, desc((4, 1, 1, 7), DType.bool)
     q = desc((4, 2, 5, 8), f16)
-    k = desc((4, 2, 7, 8), f16)
+    k, lengths = desc((4, 2, 7, 8), f16), desc((4,), DType.i32)
     for r, shapes in (
         (gemm(6, 8, 16, c=True, bias=8), [(9, 16), (16, 8), (9, 8), (8,)]),
         (gemm(6, 8, 16, trans_a=True, bias=6), [(16, 9), (16, 8), (9,)]),
@@ -161,7 +182,9 @@ def test_regions_have_the_number_of_rows_that_is_asked_for():
         (region("layer_norm", desc((2, 3, 8)), desc((8,)), desc((8,))), [(9, 1, 8), (8,), (8,)]),
         (region("cross_entropy", desc((8, 8)), desc((8,), i64)), [(9, 8), (9,)]),
         (region("reduce_sum", desc((2, 3, 8)), axes=(0, 1)), [(2, 3, 8)]),
-        (region("attention", q, k, k, mask), [(9, 2, 5, 8), (9, 2, 7, 8), (9, 2, 7, 8), (9, 1, 1, 7)]),
+        (region("attention", q, k, k, mask), [(1, 2, 9, 8), (1, 2, 9, 8), (1, 2, 9, 8), (1, 1, 1, 9)]),
+        (region("attention", q, k, k, None, lengths), [*[(1, 2, 9, 8)] * 3, (1,)]),
+        (region("attention", q, k, k, None, lengths, causal=True), [(1, 2, 9, 8)] * 3),
     ):  # fmt: skip
         made = invariant.resized(as_invariant(r), 9)
         assert isinstance(made, RegionSpec), f"{r}: {made}"
