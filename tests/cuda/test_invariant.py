@@ -106,8 +106,16 @@ def test_attention_has_one_class_whatever_the_numbers_of_queries_and_keys(reques
     draw = rng(request.node.nodeid)
     for _ in range(12):
         heads, group, d = (int(draw.choice(sizes)) for sizes in ([1, 2, 8, 12], [1, 1, 4], [16, 64, 72, 128]))
-        dtype, device, causal = (bf16, f16, f32)[draw.integers(3)], str(draw.choice(DEVICES)), draw.random() < 0.7
-        attrs = {"causal": bool(causal), "window": int(draw.choice([0, 0, 100])), "softcap": float(draw.choice([0, 0, 20]))}
+        dtype, device, causal = (
+            (bf16, f16, f32)[draw.integers(3)],
+            str(draw.choice(DEVICES)),
+            draw.random() < 0.7,
+        )
+        attrs = {
+            "causal": bool(causal),
+            "window": int(draw.choice([0, 0, 100])),
+            "softcap": float(draw.choice([0, 0, 20])),
+        }
         choose, classes = selector(device), set()
         for queries in (1, 1, int(draw.integers(2, 9)), int(2 ** draw.uniform(0, 12))):
             batch, keys = int(2 ** draw.uniform(0, 8)), queries + int(draw.choice([0, 1, 300, 5000]))
