@@ -127,7 +127,7 @@ def test_tf32_on_the_host():
             run_on_host(variant, Problem(form, 64, 64, 3, seed=seed))
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("variant", PRODUCTS)
 def test_every_kernel_has_problems(variant, seed):
     """Of the forms that it is to be compiled for; and its launches of them can be made."""

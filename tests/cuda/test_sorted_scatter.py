@@ -33,12 +33,11 @@ def indices_for(pattern: str, many: int, size: int, rng: np.random.Generator) ->
 
 def operands_of(r: RegionSpec, pattern: str, rng: np.random.Generator) -> list[np.ndarray]:
     updates, indices = r.operands
-    numbers = (
-        rng.standard_normal if updates.dtype.kind == "float" else lambda shape: rng.integers(-99, 99, shape)
-    )
+    few = min(updates.numel, 99_991)  # a prime: no two rows are equal where numbers come again
+    drawn = rng.standard_normal(few) if updates.dtype.kind == "float" else rng.integers(-99, 99, few)
     found = indices_for(pattern, indices.numel, r.attrs["size"], rng)
     return [
-        np.asarray(numbers(updates.shape)).astype(updates.dtype.numpy),
+        np.resize(drawn.astype(updates.dtype.numpy), updates.shape),
         found.astype(indices.dtype.numpy).reshape(indices.shape),
     ]
 

@@ -24,7 +24,7 @@ REGIONS = [
     region("leaky_relu", (3,), slope=0.25), RegionSpec.single(OpKind("fill"), FILL, [], [TensorDesc(f32, (2, 3), (3, 1))]),
 ]  # fmt: skip
 # keys of regions are found once, which takes its time
-PATIENT = settings(examples(100), suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(examples(50), suppress_health_check=[HealthCheck.too_slow])
 IDS = ["cpu.a.v1", "cpu.b.v1", "cpu.c.v2"]
 TIMINGS = st.builds(Timing, st.floats(1e-3, 1e7), st.floats(0, 10), st.integers(1, 10**6))
 

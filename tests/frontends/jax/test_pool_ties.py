@@ -15,7 +15,7 @@ import aicf  # noqa: E402
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_ties_of_reduce_window(dtype):
     draw = rng("JAX's windows", dtype)
-    for axes, most in ((1, 4), (int(draw.integers(2, 4)), 4), (1, 2)):  # the last: each element is a window
+    for axes, most in ((int(draw.integers(1, 4)), 4), (1, 2)):  # the last: each element is a window
         shape = (2, *draw.integers(3, 6, axes).tolist(), 2)
         window, strides = ((1, *draw.integers(1, most, axes).tolist(), 1) for _ in range(2))
         pads = [
