@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
 from torch._dynamo import symbolic_convert
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import compile_lock
@@ -21,12 +20,12 @@ from torch.fx import GraphModule
 from ...errors import VerifyError
 from ...graph.run.compilations import GRAPH
 from . import report as reports
+from .decompositions import decompositions
 from .losses import join_cross_entropy, partition
 from .part import COMPILING, WEIGHT, Numerics
 from .partition import cut, refuse_left
 from .recognise import recognise
 from .report import GraphBreak, GraphReport
-from .rules import rules
 from .types import brief
 
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -86,23 +85,6 @@ def compile_session() -> Iterator[None]:
             yield
         finally:
             torch.compiler._is_compiling_flag = before
-
-
-@cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions to core ops, but for ops that have a rule. A transpose is a permute: that its partitioner knows as a view."""
-    found = core_aten_decompositions()
-    return {
-        **{op: how for op, how in found.items() if str(op) not in rules()},
-        torch.ops.aten.transpose.int: _transpose, torch.ops.aten.t.default: lambda x: _transpose(x, 0, -1),
-    }  # fmt: skip
-
-
-def _transpose(x: torch.Tensor, a: int, b: int) -> torch.Tensor:
-    axes = list(range(x.dim()))
-    if axes:
-        axes[a], axes[b] = axes[b], axes[a]
-    return torch.ops.aten.permute.default(x, axes)
 
 
 def _checked(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:

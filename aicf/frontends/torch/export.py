@@ -23,7 +23,7 @@ from ...ir import Value
 from ...types import TensorSpec
 from ..imported import Imported, Weight, free_names, runtime_of
 from ..recorded import IndexCheck, Recorded
-from .backend import decompositions
+from .decompositions import decompositions
 from .emit import Meta, emit_nodes, meta_of, name_of
 from .part import concrete
 from .recognise import recognise

@@ -263,13 +263,12 @@ def _batch_norm(
     rstd = s.ctx.div(1.0, s.ctx.sqrt(s.ctx.add(s.wide(var), float(eps))))
     at, by = _per_channel(s, x, mean), _per_channel(s, x, rstd)
     assert at is not None and by is not None
-    empty = [
-        s.ctx.fill(shape=spec.shape, value=0.0, dtype=spec.dtype)
-        if spec is not None and not spec.numel
-        else None
-        for spec in s.outs[1:3]
+    # on the CPU PyTorch's trace has nothing in their place
+    statistics = [
+        s.cast(v, spec.dtype) if spec.numel else s.ctx.fill(shape=spec.shape, value=0.0, dtype=spec.dtype)
+        for v, spec in zip((mean, rstd), s.outs[1:3])
     ]
-    return _normalised(s, x, at, by, weight, bias), *empty
+    return _normalised(s, x, at, by, weight, bias), *statistics
 
 
 @rule("_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats", heavy=True)
@@ -278,8 +277,8 @@ def _batch_norm_training(s: Site, x: Value, weight: Value | None, bias: Value | 
     running, (training, momentum, eps) = rest[:-3], rest[-3:]
     if not training:
         mean, var = running
-        y, *empty = _batch_norm(s, x, weight, bias, mean, var, momentum, eps)
-        return y, *empty, *(s.cast(v, spec.dtype) for v, spec in zip(running, s.outs[3:]))
+        made = _batch_norm(s, x, weight, bias, mean, var, momentum, eps)
+        return *made, *(s.cast(v, spec.dtype) for v, spec in zip(running, s.outs[3:]))
     axes = tuple(a for a in range(x.rank) if a != 1)
     count = math.prod(x.shape[a] for a in axes)
     if count < 2:
