@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import aicf
 from aicf.calibrate.published import ModelStep
+from aicf.generation.decoding import Decode
 from aicf.registry.invariant import percent
 
 MODELS = "GPT-2", "Llama 3.2 1B", "BERT base"
 ROWS = 1, 3, 17, 64, 257, 1024, 4096
 MANY = 64  # rows from which on there is a mean of its own
+CACHE = 1024  # places of a cache
 LENGTH = 128  # tokens of a sequence, where there are as many
 
 
@@ -24,6 +26,14 @@ def explained(model: str, rows: int, device: str, policy: str) -> aicf.Explanati
     length = min(rows, LENGTH)
     layers, _, _ = ModelStep(model, "infer", policy, max(1, rows // length), length)._built()
     return aicf.explain_for(layers, device, policy=policy, invariant=True)
+
+
+def step_ratio(model: str, rows: int, device: str, policy: str) -> float:
+    """Of the plan that computes the next token of so many sequences, with a cache."""
+    layers, _, _ = ModelStep(model, "infer", policy, rows, CACHE)._built()
+    made = aicf.explain_for(Decode(layers, rows, CACHE), device, policy=policy, invariant=True)
+    assert made.price is not None
+    return made.price.ratio
 
 
 def ratios(model: str, rows: int, device: str, policy: str) -> tuple[float, list[float]]:
@@ -56,6 +66,8 @@ def table(device: str, policy: str) -> Iterator[str]:
         yield _line(model, [column[-1:] for column in plans], few)
     yield _line("all plans, geometric mean", plans, few)
     yield _line("all products, geometric mean", products, few)
+    for model in MODELS[:2]:
+        yield _line(f"{model}, tokens", [[step_ratio(model, rows, device, policy)] for rows in ROWS], few)
 
 
 def _line(name: str, columns: Sequence[Sequence[float]], few: Sequence[int]) -> str:

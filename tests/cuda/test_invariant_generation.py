@@ -119,10 +119,11 @@ def test_a_token_has_equal_logits_by_a_cache_and_in_a_forward_pass(gpu, make, sh
 
 
 def answers(
-    program: Any, prompts: Sequence[np.ndarray], draw: np.random.Generator, batches: Sequence[int], rounds: int, length: int
+    program: Any, prompts: Sequence[np.ndarray], draw: np.random.Generator, batches: Sequence[int], rounds: int, length: int,
+    temperature: float = 0.0,
 ) -> list[int]:  # fmt: skip
-    """How many different greedy answers each prompt has, of one in each round: all prompts in another order, in calls of drawn numbers of prompts, each by
-    the least generator that has room."""
+    """How many different answers each prompt has, of one in each round: all prompts in another order, each with a seed of its own, in calls of drawn numbers
+    of prompts, each by the least generator that has room."""
     loops = {n: aicf.Generator(program, batch=n, length=length) for n in sorted(batches)}
     said: list[set[bytes]] = [set() for _ in prompts]
     count = length + 1 - max(map(len, prompts))
@@ -133,18 +134,23 @@ def answers(
             size = int(draw.integers(most // 2 + 1, most + 1))
             some, order = order[:size], order[size:]
             generator = next(loop for n, loop in loops.items() if n >= len(some))
-            for n, row in zip(some, generator([prompts[n] for n in some], count, temperature=0.0)):
+            for n, row in zip(
+                some, generator([prompts[n] for n in some], count, temperature=temperature, seed=some)
+            ):
                 said[n].add(row.tobytes())
     return [len(one) for one in said]
 
 
 @pytest.mark.spec("A15", "C12")
-def test_greedy_answers_are_one_in_shuffled_batches_on_the_cpu(request):
-    """60 answers, of 6 prompts."""
+def test_answers_are_one_in_shuffled_batches_on_the_cpu(request):
+    """60 greedy answers, and 60 of drawn tokens, of 6 prompts."""
     draw = rng(request.node.nodeid)
-    program = aicf.compile(llama(4, ON_CPU), device="cpu", invariant=True)
-    found = answers(program, drawn_prompts(draw, 6, 68), draw, (1, 4), 10, ON_CPU.length)
-    assert found == [1] * 6
+    program, prompts = (
+        aicf.compile(llama(4, ON_CPU), device="cpu", invariant=True),
+        drawn_prompts(draw, 6, 68),
+    )
+    for temperature in (0.0, 2.0):
+        assert answers(program, prompts, draw, (1, 4), 10, ON_CPU.length, temperature) == [1] * 6
 
 
 @pytest.mark.gpu
