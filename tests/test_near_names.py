@@ -34,12 +34,11 @@ def test_ops_under_other_libraries_names():
         model.add(Emitting("sigmoidd"))
 
 
-@pytest.mark.parametrize("name", sorted(near.OPS))
-def test_what_stands_for_an_op_is_one(name):
+def test_what_stands_for_an_op_is_one():
     """No op of that name exists (else the sentence is never read), and the first word of the advice is one that does."""
-    assert name not in OPS
-    words = set(re.findall(r"\b[a-z_0-9]+\b", near.OPS[name].split(";")[0]))
-    assert words & OPS, near.OPS[name]
+    assert not near.OPS.keys() & OPS
+    for advice in near.OPS.values():
+        assert OPS.intersection(re.findall(r"\b[a-z_0-9]+\b", advice.split(";")[0])), advice
 
 
 @pytest.mark.parametrize(

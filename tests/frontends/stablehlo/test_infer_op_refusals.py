@@ -36,17 +36,15 @@ def test_what_is_changed_is_valid_before(name):
 
 
 @pytest.mark.spec("E5")
-@pytest.mark.parametrize(
-    "change", CHANGES, ids=[f"{n}-{base}-{constraint}" for n, (base, constraint, _) in enumerate(CHANGES)]
-)
-def test_refused_by_its_number(change):
-    if change[:2] == ("add", ""):
-        pytest.skip("a bound that does not hold has no number")
-    with pytest.raises(TypeInferenceError) as refused:
-        infer(changed(change))
-    assert (refused.value.op, refused.value.constraint) == (BASES[change[0]].name, change[1]), (
-        refused.value.message
-    )
+@pytest.mark.parametrize("base", dict.fromkeys(base for base, *_ in CHANGES))
+def test_refused_by_its_number(base):
+    for n, change in enumerate(CHANGES):
+        if change[0] != base or change[:2] == ("add", ""):  # a bound that does not hold has no number
+            continue
+        with pytest.raises(TypeInferenceError) as refused:
+            infer(changed(change))
+        said = refused.value
+        assert (said.op, said.constraint) == (BASES[base].name, change[1]), (n, said.message)
 
 
 def call_sites() -> dict[tuple[str, int, int], str]:
