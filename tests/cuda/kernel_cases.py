@@ -460,8 +460,9 @@ FIRST = [
     *mma_attentions((6, 130, 64), (2, 200, 64), causal=True, dtype=f16, tolerance=2e-3),
     *mma_attentions((6, 130, 128), (2, 200, 128), mask=(6, 1, 200), bias=(6, 130, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),
     *mma_attentions((2, 6, 130, 256), (2, 2, 200, 256), ragged=True, causal=True, bias=(6, 130, 200), dtype=bf16, tolerance=2e-2),
-    *(Case(FEW_ATTENTION, attention((2, 4, n, d), (2, 2, 300, d), dtype=t, ragged=True, causal=True, **asked), e)
-      for n, d, t, e, asked in ((1, 64, bf16, 2e-2, {}), (7, 128, f16, 2e-3, {"window": 140}), (20, 80, bf16, 2e-2, {"softcap": 5.0, "dv": 24}))),
+    *(Case(FEW_ATTENTION, attention((b, 4, n, d), (b, 2, 300, d), dtype=t, ragged=True, causal=True, **asked), e)
+      for b, n, d, t, e, asked in (
+          (2, 1, 64, bf16, 2e-2, {}), (2, 7, 128, f16, 2e-3, {"window": 140}), (40, 20, 80, bf16, 2e-2, {"softcap": 5.0, "dv": 24}), (80, 1, 128, f16, 2e-3, {}))),
     *both_attentions((6, 130, 70), (2, 200, 70), mask=(6, 1, 200), softcap=20.0, window=90, dtype=bf16, tolerance=2e-2),
     *both_attentions((2, 6, 130, 64), (2, 2, 200, 64), ragged=True, causal=True, dtype=bf16, tolerance=2e-2),
     *biased_attentions((2, 6, 130, 70), (2, 2, 200, 70), (6, 130, 200), mask=(2, 1, 1, 200), softcap=20.0, dtype=bf16, tolerance=2e-2),

@@ -4,6 +4,7 @@ others and alone; which regions it takes, and where it is chosen."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from test_decode_on_host import on_host
 from aicf.device.spec import preset
 from aicf.types import bf16, f16, f32
 
-H200 = preset("h200")
+H200, A100 = preset("h200"), preset("a100")
 
 
 @pytest.mark.sample(1, pool="on the model")
@@ -37,8 +38,12 @@ def test_a_query_has_equal_bits_among_others_and_alone_with_a_cache(request, ker
     prompt = Prompt(18, keys, 1, int(draw.integers(1, 3)), int(draw.choice([0, 10])), 150)
     seed = int(draw.integers(2**32))
 
+    sizes = iter((A100, replace(A100, sms=1)) if draw.integers(2) else (replace(A100, sms=1), A100))
+
     def run(case, operands):
-        return on_host(case, operands) if kernel == ATTENTION else on_machine(case, operands, seed)
+        """Of few queries by blocks that are alone on a multiprocessor, and by those that are not."""
+        device = next(sizes)
+        return on_host(case, operands) if kernel == ATTENTION else on_machine(case, operands, seed, device)
 
     form = Form(f16, 16, 16, float(draw.choice([0.0, 3.0])))
     assert not differing_places(run, draw, form, prompt, (kernel, kernel), 2, 1e3)

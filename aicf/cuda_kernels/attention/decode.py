@@ -26,6 +26,9 @@ QUERIES, WIDEST, LANES = 16, 256, 32  # most queries of a head, elements of a ro
 BYTES = 16  # of a load
 WAVES = 4  # blocks of a multiprocessor
 STEP_US = 0.25  # beside a trip to memory: shuffles and exp
+# On an H200: of the f32 rate, with shuffles and conversions; of a block's end, where its groups are added up, and for each of its rows; and of each share of
+# the keys, which the second launch adds to those before it
+RATE, END_US, ROW_US, SHARE_US = 0.13, 1.0, 0.8, 0.3
 
 
 def tile_of(p: AttentionProblem) -> DecodeTile:
@@ -84,11 +87,11 @@ class AttentionDecode:
         steps = cdiv(cdiv(p.keys, splits), form.groups * form.keys)
         own = p.heads * p.keys * 2 * p.d * form.dtype.itemsize
         return roofline(
-            device, bytes=region.nbytes, flops=4.0 * p.heads * tiles * form.rows * p.keys * p.d, efficiency=0.4,
+            device, bytes=region.nbytes, flops=4.0 * p.heads * tiles * form.rows * p.keys * p.d, efficiency=RATE,
             useful=4.0 * p.heads * p.rows * p.keys * p.d, memory_efficiency=form.tile.bandwidth, launches=2,
             blocks=max(1, p.heads * tiles * splits), blocks_per_sm=form.tile.blocks_per_sm, chain=steps * (machine(device).cache_trip_us + STEP_US),
             cached=float(tiles * own + 2 * p.heads * p.rows * splits * p.d * f32.itemsize),
-        )  # fmt: skip
+        ).plus(ends=END_US + ROW_US * form.rows + SHARE_US * splits)  # fmt: skip
 
     def workspace(region: RegionSpec, device: DeviceSpec) -> int:
         p = problem(region)

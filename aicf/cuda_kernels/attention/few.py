@@ -9,9 +9,8 @@ from ...device.spec import DeviceSpec, by_architecture
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, Launch, NumericClass, Reject, at_most, cdiv, variant
 from ...rows import RegionSpec
-from .few_tiles import KEYS, ROWS, SMALLEST, STAGES, FewForm, FewPlan
+from .few_tiles import KEYS, ROWS, SMALLEST, STAGES, TOGETHER, FewForm, FewPlan
 from .mma import ALIGNMENT, STEP, WIDEST_COPY, padded, steps_of
-from .mma_tiles import BLOCKS_PER_SM, THREADS
 from .problem import (
     OF_ROWS,
     AttentionProblem,
@@ -26,18 +25,24 @@ from .wgmma import WIDEST, class_from_the_last_tile, scales
 
 # Guesses: the share of the tensor cores' rate with two blocks on a multiprocessor, and of the bandwidth; microseconds of a tile of keys beside its products: two
 # barriers with an exchange of 100 cycles each, a chain of d / 16 products, one of 8, shuffles and exponentials, 800 cycles in all; and of a block's end.
-CEILING = {"8": 0.25, "9": 0.12, "10": 0.08, "12": 0.25, "later": 0.08}
+CEILING = {"8": 0.25, "9": 0.155, "10": 0.08, "12": 0.25, "later": 0.08}
 MEMORY_EFFICIENCY = 0.75
-TILE_US = 0.45
-FINISH_US = 0.5
+TILE_US = 0.1
+FINISH_US = 1.2
 
 
 def _form(p: AttentionProblem, device: DeviceSpec) -> FewForm:
     pitches = [pitch for m in matrices(p, ALIGNMENT) for pitch in m.pitches]
     aligned = [t.alignment for name, (t, _) in p.tensors.items() if name in OF_ROWS]
     d, dv = padded(p.d), padded(p.dv, 64)
-    stages = next(n for n in STAGES if FewPlan(d, dv, n).nbytes <= device.shared_per_block)
-    return FewForm(*p.form, d, dv, gcd(WIDEST_COPY, *pitches, *aligned), stages)
+    copiers = blocks_of(p) <= device.sms
+    room = device.shared_per_block // (1 if copiers else TOGETHER)
+    stages = next((n for n in STAGES if FewPlan(d, dv, n).nbytes <= room), STAGES[-1])
+    return FewForm(*p.form, d, dv, gcd(WIDEST_COPY, *pitches, *aligned), stages, copiers)
+
+
+def blocks_of(p: AttentionProblem) -> int:
+    return p.heads * cdiv(p.rows, ROWS)
 
 
 @variant("attention", id="cuda.attention_few.v1", strided=True, needs=("sm_80",), shared=SMALLEST)
@@ -61,7 +66,7 @@ class AttentionFew:
                 yield Reject(name, f"takes masks of positions and lengths, no {name} from memory")
         yield from extent_checks(p, WIDEST)
         yield at_most("rows", p.rows, 2**30)
-        yield at_most("blocks", p.heads * cdiv(p.rows, ROWS), 2**31 - 1)
+        yield at_most("blocks", blocks_of(p), 2**31 - 1)
         if not p.scales_after_maxima:
             yield Reject("scale", f"scale is {p.scale}, needs more than 0: maxima are found before it")
         for name in filter(OF_ROWS.__contains__, p.tensors):
@@ -78,10 +83,10 @@ class AttentionFew:
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         p = problem(region)
         tiles, d = p.heads * p.tiles(ROWS, KEYS), (padded(p.d, STEP) + padded(p.dv, 64)) / 2
-        blocks, scores = p.heads * cdiv(p.rows, ROWS), tiles * ROWS * KEYS
+        blocks, scores = blocks_of(p), tiles * ROWS * KEYS
         return roofline(
             device, bytes=region.nbytes, flops=4.0 * scores * d, rate=p.dtype.name, useful=4.0 * p.heads * p.rows * p.keys * (p.d + p.dv) / 2,
-            efficiency=by_architecture(CEILING, device), memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=BLOCKS_PER_SM,
+            efficiency=by_architecture(CEILING, device), memory_efficiency=MEMORY_EFFICIENCY, blocks=blocks, blocks_per_sm=TOGETHER,
             finish=FINISH_US, chain=TILE_US * tiles / max(1, blocks), cached=2.0 * tiles * KEYS * 2 * d,
         )  # fmt: skip
 
@@ -96,4 +101,4 @@ class AttentionFew:
             *steps_of(p, "q", "k", "v", "out"),
         )  # fmt: skip
         shared = FewPlan(form.d, form.dv, form.stages).nbytes
-        return [Launch(forward(form), (p.heads * tiles,), (THREADS,), args, shared)]
+        return [Launch(forward(form), (p.heads * tiles,), (form.threads,), args, shared)]

@@ -10,7 +10,8 @@ maximum nor its sums: so they are those of its own tiles alone. A thread's part 
 tree of `fold_rows` adds those of a warp that has all 128 columns.
 
 Keys and values come by cp.async: keys of `stages` tiles further on and values of one tile less are asked for when all warps have read those of this tile
-and of the one before it: two barriers a tile.
+and of the one before it: two barriers a tile. A copy of 16 bytes takes a warp 12 instructions, of 460 a tile of d = 64 with two thirds in
+exchanges and products: four warps of their own copy where a block is alone on its multiprocessor.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from ..ptx import (
 from ..tiles.element import putter, word_putter
 from ..tiles.layout import Layout
 from ..tiles.register_tile import fold_rows, join_rows, map_tile, pack, reduce_rows, zip_rows
-from ..tiles.tile import each, runs, zeros
+from ..tiles.tile import each, raw_runs, zeros
 from .few_tiles import KEYS, OWN, ROWS, FewForm, FewPlan
 from .masks import hide_columns, sizes_here
-from .mma_tiles import BLOCKS_PER_SM, CHUNK, ROW_BYTES, WARPS, StoredRows, shared_base, start_of
+from .mma_tiles import CHUNK, ROW_BYTES, THREADS, WARPS, StoredRows, shared_base, start_of
 from .wgmma_body import LEAST, LN2, ONE, ZERO, _cap, _within
 
 SCORES = Layout(ROWS, OWN)
 VECTOR = 16 * 32  # bytes of a vector of each lane
+LAST = max(column for _, column in SCORES.offsets)  # from a thread's first column
 
 
 @functools.cache
@@ -57,7 +59,7 @@ def forward(form: FewForm) -> Callable[..., None]:
     scales   see wgmma_body.py
     of_q …   elements from one row, head and batch entry to the next
     """
-    dtype, stages, columns = form.dtype, form.stages, form.columns
+    dtype, stages, columns, copiers = form.dtype, form.stages, form.columns, form.copiers
     plan, kind, queries_tile, result = (
         FewPlan(form.d, form.dv, stages), dtype.name, Layout(ROWS, form.d), Layout(ROWS, columns)
     )  # fmt: skip
@@ -65,7 +67,7 @@ def forward(form: FewForm) -> Callable[..., None]:
     add = multiply_words_steps(kind, plan.v.down(columns // 16), True)
     copy_k, copy_v = rows_copier(plan.k, form), rows_copier(plan.v, form)
     k_lane, v_lane = plan.k.lane(False), columns_lane(plan.v, columns)
-    load_q, words_of_q = row_loader(queries_tile, dtype), pack(queries_tile.count, dtype)
+    load_q = row_loader(queries_tile, dtype)
     base_of, of_head, start, row_of = shared_base(), sizes_here(form.ragged), start_of(), place_of_row()
     tiles_of, limits_of = key_tiles(), row_limits()
     commit, wait, wait_all = commit_copies(), wait_copies(stages - 1), wait_copies(0)
@@ -82,12 +84,19 @@ def forward(form: FewForm) -> Callable[..., None]:
     store_words, store_number, read_four = store_shared_words(), store_shared_number(), load_shared()
     read_words, halves_of = weights_reader(2 * WARPS), pack(result.count, dtype)
     put_out, put = row_storer(result), putter(f32)
-    no_scores, no_sums = zeros(SCORES.count), zeros(result.count)
+    no_scores, no_sums, no_words = (
+        zeros(SCORES.count),
+        zeros(result.count),
+        (np.uint32(0),) * (queries_tile.count // 2),
+    )
     peaks_at, parts_at, k_at, v_at = plan.peaks, plan.parts, plan.k_at, plan.v_at
     k_bytes, v_bytes, own_bytes = plan.k.nbytes, plan.v.nbytes, OWN * ROW_BYTES
 
     def kernel(q, k, v, lengths, out, lse, sizes, tiles, limits, scales, of_q, of_k, of_v, of_out):
         base, thread = base_of(), int32(cuda.threadIdx.x)
+        computes = thread < THREADS if copiers else True
+        copies = thread >= THREADS if copiers else True
+        thread = int32(thread & (THREADS - 1))
         lane, warp = int32(thread & 31), int32(thread >> 5)
         head = int32(uint32(cuda.blockIdx.x) // uint32(tiles))
         first = int32((tiles - 1 - (int32(cuda.blockIdx.x) - head * tiles)) * ROWS)
@@ -99,25 +108,24 @@ def forward(form: FewForm) -> Callable[..., None]:
         from_k = start(batch, key_head, 0, of_k), here[7], sizes[5], of_k[0]
         from_v = start(batch, key_head, 0, of_v), here[7], sizes[6], of_v[0]
         to_k, to_v = uint32(base + uint32(k_at)), uint32(base + uint32(v_at))
-        # tile t of keys, and t - 1 of values, as a group of copies
-        for t in range(stages):
-            key = int32(top - t * KEYS)
-            if t < count:
-                copy_k(k, uint32(to_k + uint32(t * k_bytes)), thread, key, from_k)
-            if t > 0 and t <= count:
-                copy_v(v, uint32(to_v + uint32((t - 1) * v_bytes)), thread, int32(key + KEYS), from_v)
-            commit()
         row = int32(first + (lane >> 2))
         member, query = row_of(row, rows, sizes)
         next_member, next_query = row_of(int32(row + 8), rows, sizes)
         heads = int32(key_head * sizes[3])
-        head_of_row, next_head, column = (
-            int32(heads + member),
-            int32(heads + next_member),
-            int32((lane & 3) * 2),
-        )
+        head_of_row, next_head = int32(heads + member), int32(heads + next_member)
+        column = int32((lane & 3) * 2)
         starts = start(batch, head_of_row, query, of_q), start(batch, next_head, next_query, of_q)
-        words_of_row = words_of_q(load_q(q, (starts, column, sizes[5])))
+        words_of_row = no_words
+        if computes:
+            words_of_row = load_q(q, (starts[0] + column, starts[1] + column, int32(sizes[5] - column)))
+        if copies:  # tile t of keys, and t - 1 of values, as a group
+            for t in range(stages):
+                key = int32(top - t * KEYS)
+                if t < count:
+                    copy_k(k, uint32(to_k + uint32(t * k_bytes)), thread, key, from_k)
+                if t > 0 and t <= count:
+                    copy_v(v, uint32(to_v + uint32((t - 1) * v_bytes)), thread, int32(key + KEYS), from_v)
+                commit()
         own = int32(warp * OWN + column)
         low_key, end_key = limits_of(query, here, limits)
         next_low, next_end = limits_of(next_query, here, limits)
@@ -130,67 +138,78 @@ def forward(form: FewForm) -> Callable[..., None]:
         of_warp, c = uint32(warp * 4), scales[0]
         scores, sums, most, total = no_scores, no_sums, (LEAST, LEAST), (ZERO, ZERO)
         stage = int32(0)
-        wait()
+        if copies:
+            wait()
         cuda.syncthreads()
-        if count > 0:
+        if computes and count > 0:
             scores = product(no_scores, words_of_row, k_get)
         for t in range(count):
-            key = int32(top - t * KEYS)
-            scores = cap(scores, scales)
-            from_ = int32(key + own)
-            lows = int32(low_key - from_), int32(next_low - from_)
-            scores = hidden(scores, lows, (int32(end_key - from_), int32(next_end - from_)))
-            found = peak(scores)
-            if lane & 3 == 0:
-                store_number(uint32(of_row + of_warp), found[0])
-                store_number(uint32(of_row + uint32(128) + of_warp), found[1])
-            cuda.syncthreads()
+            key, found = int32(top - t * KEYS), (ZERO, ZERO)
             following = int32(stage + 1 if stage + 1 < stages else 0)
-            before = int32(stage - 1 if stage > 0 else stages - 1)
-            if t + stages < count:
-                copy_k(k, uint32(to_k + uint32(stage * k_bytes)), thread, int32(key - stages * KEYS), from_k)
-            if t + stages - 1 < count:
-                copy_v(
-                    v,
-                    uint32(to_v + uint32(before * v_bytes)),
-                    thread,
-                    int32(key - (stages - 1) * KEYS),
-                    from_v,
-                )
-            commit()
-            a, b = read_four(of_row), read_four(uint32(of_row + uint32(128)))
-            found = most_of(greatest(a), most[0]), most_of(greatest(b), most[1])
-            shrink = exp2((most[0] - found[0]) * c), exp2((most[1] - found[1]) * c)
-            most = found
-            scores = weigh(scores, (-(most[0] * c), -(most[1] * c)), (c,))
-            part, words = fold(scores), words_of(scores)
-            store_number(uint32(parts + of_warp), part[0])
-            store_number(uint32(parts + uint32(VECTOR) + of_warp), part[1])
-            store_words(put_words, words[0], words[1], words[2], words[3])
-            store_words(uint32(put_words + uint32(VECTOR)), words[4], words[5], words[6], words[7])
-            wait()
+            if computes:
+                scores = cap(scores, scales)
+                from_ = int32(key + own)
+                lows = int32(low_key - from_), int32(next_low - from_)
+                highs = int32(end_key - from_), int32(next_end - from_)
+                if max(lows[0], lows[1]) > 0 or min(highs[0], highs[1]) <= LAST:
+                    scores = hidden(scores, lows, highs)
+                found = peak(scores)
+                if lane & 3 == 0:
+                    store_number(uint32(of_row + of_warp), found[0])
+                    store_number(uint32(of_row + uint32(128) + of_warp), found[1])
             cuda.syncthreads()
-            a, b = read_four(parts), read_four(uint32(parts + uint32(VECTOR)))
-            total = total[0] * shrink[0] + tree(a), total[1] * shrink[1] + tree(b)
-            sums = add(scale(sums, shrink, ()), read_words(mine), uint32(v_get + uint32(stage * v_bytes)))
-            # after the last tile the product is of one that is there, for nothing
-            stage = following if t + 1 < count else stage
-            scores = product(no_scores, words_of_row, uint32(k_get + uint32(stage * k_bytes)))
-        wait_all()
-        total = join(total)
-        if warp == 0 and lane & 3 == 0:
-            at = np.int64(head) * rows + row
-            if row < rows:
-                put(lse, at, (most[0] * c + log2(total[0])) * LN2)
-            if row + 8 < rows:
-                put(lse, at + 8, (most[1] * c + log2(total[1])) * LN2)
-        over = ZERO if total[0] == ZERO else ONE / total[0], ZERO if total[1] == ZERO else ONE / total[1]
-        column = int32(column + warp * columns)
-        to = start(batch, head_of_row, query, of_out), start(batch, next_head, next_query, of_out)
-        put_out(halves_of(scale(sums, over, ())), (out, to, (row < rows, row + 8 < rows), column, sizes[6]))
+            if copies:
+                if t + stages < count:
+                    to = uint32(to_k + uint32(stage * k_bytes))
+                    copy_k(k, to, thread, int32(key - stages * KEYS), from_k)
+                if t + stages - 1 < count:
+                    before = int32(stage - 1 if stage > 0 else stages - 1)
+                    to = uint32(to_v + uint32(before * v_bytes))
+                    copy_v(v, to, thread, int32(key - (stages - 1) * KEYS), from_v)
+                commit()
+            shrink = found
+            if computes:
+                a, b = read_four(of_row), read_four(uint32(of_row + uint32(128)))
+                found = most_of(greatest(a), most[0]), most_of(greatest(b), most[1])
+                shrink = exp2((most[0] - found[0]) * c), exp2((most[1] - found[1]) * c)
+                most = found
+                scores = weigh(scores, (-(most[0] * c), -(most[1] * c)), (c,))
+                part, words = fold(scores), words_of(scores)
+                store_number(uint32(parts + of_warp), part[0])
+                store_number(uint32(parts + uint32(VECTOR) + of_warp), part[1])
+                store_words(put_words, words[0], words[1], words[2], words[3])
+                store_words(uint32(put_words + uint32(VECTOR)), words[4], words[5], words[6], words[7])
+            if copies:
+                wait()
+            cuda.syncthreads()
+            if computes:
+                a, b = read_four(parts), read_four(uint32(parts + uint32(VECTOR)))
+                total = total[0] * shrink[0] + tree(a), total[1] * shrink[1] + tree(b)
+                at = uint32(v_get + uint32(stage * v_bytes))
+                sums = add(scale(sums, shrink, ()), read_words(mine), at)
+                # after the last tile the product is of one that is there, for nothing
+                stage_of_next = following if t + 1 < count else stage
+                at = uint32(k_get + uint32(stage_of_next * k_bytes))
+                scores = product(no_scores, words_of_row, at)
+            stage = following
+        if copies:
+            wait_all()
+        if computes:
+            total = join(total)
+            if warp == 0 and lane & 3 == 0:
+                at_row = np.int64(head) * rows + row
+                if row < rows:
+                    put(lse, at_row, (most[0] * c + log2(total[0])) * LN2)
+                if row + 8 < rows:
+                    put(lse, at_row + 8, (most[1] * c + log2(total[1])) * LN2)
+            over = ZERO if total[0] == ZERO else ONE / total[0], ZERO if total[1] == ZERO else ONE / total[1]
+            column = int32(column + warp * columns)
+            starts = start(batch, head_of_row, query, of_out), start(batch, next_head, next_query, of_out)
+            exist = row < rows, row + 8 < rows
+            put_out(halves_of(scale(sums, over, ())), (out, starts, exist, column, sizes[6]))
 
     kernel.__name__ = f"attention_few{form}"
-    kernel.blocks_per_sm = BLOCKS_PER_SM
+    kernel.blocks_per_sm = form.blocks_per_sm
     return kernel
 
 
@@ -237,15 +256,15 @@ def key_tiles() -> Any:
 
 
 def row_loader(layout: Layout, dtype: DType) -> Any:
-    """`load(q, (starts, column, d))`: a thread's numbers of two rows; 0 beyond d."""
+    """`load(q, (start, start of the other, elements that are left))`: a thread's words of two rows, for products; 0 beyond. Nothing waits for them before
+    they are multiplied."""
     place = layout.place()
 
     def begin(i, env):
         row, column = place(i * 2, 0, 0)
-        at = env[0][1] if row > 0 else env[0][0]
-        return at + np.int64(column + env[1]) if column + env[1] < env[2] else np.int64(-1)
+        return (env[1] if row > 0 else env[0]) + np.int64(column) if column < env[2] else np.int64(-1)
 
-    return runs(dtype, layout.count // 2, 2, begin)
+    return raw_runs(dtype, layout.count // 2, 2, begin)
 
 
 def row_storer(layout: Layout) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .masks import AttentionForm
-from .mma_tiles import ALIGNED, WARPS, StoredRows
+from .mma_tiles import ALIGNED, THREADS, WARPS, StoredRows
 
 ROWS, KEYS = 16, 128  # of a block's tile of scores
 OWN = KEYS // WARPS  # columns of scores that a warp computes
@@ -15,7 +15,8 @@ PARTS = 4 * 2 * 32 * WARPS  # bytes of what each thread adds to the sums of its 
 SMALLEST = (
     ALIGNED + WORDS + PEAKS + PARTS + 2 * 2 * KEYS * 128
 )  # bytes of a block, with one stage of the widest heads
-STAGES = 3, 2, 1  # the first of these that a block's shared memory has room for
+STAGES = 3, 2, 1  # the first of these that shared memory has room for, of one block alone or of TOGETHER
+TOGETHER = 3  # blocks on a multiprocessor, where there are more of them than multiprocessors
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,37 @@ class FewForm(AttentionForm):
     d, dv   columns of q and k rounded up to 16, and of v rounded up to 64
     width   bytes that are copied at a time: what pointers and rows are aligned to, 4 to 16
     stages  of tiles of keys, and of tiles of values
+    copiers whether four more warps copy them, for blocks that are alone on a multiprocessor; otherwise those that compute do
     """
 
     d: int
     dv: int
     width: int
     stages: int
+    copiers: bool
     turing: bool = False  # as `StoredRows` asks its form
     partial: bool = True
 
     def __str__(self) -> str:
-        return f"_{self.dtype}_d{self.d}_{self.dv}_by{self.width}_{self.stages}stages{self.features}"
+        return (
+            f"_{self.dtype}_d{self.d}_{self.dv}_by{self.width}_{self.stages}stages"
+            + "_copiers" * self.copiers
+            + self.features
+        )
 
     @property
     def columns(self) -> int:
         """Of the result, that a warp computes."""
         return self.dv // WARPS
+
+    @property
+    def threads(self) -> int:
+        return THREADS * (1 + self.copiers)
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Whose registers there are."""
+        return 1 if self.copiers else TOGETHER
 
 
 class FewPlan:
