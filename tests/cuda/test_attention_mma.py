@@ -8,6 +8,8 @@ import itertools
 import numpy as np
 import pytest
 from kernel_cases import (
+    DECODE,
+    FEW_ATTENTION,
     MMA_ATTENTION,
     MMA_ATTENTION_GRAD,
     TURING_ATTENTION,
@@ -124,7 +126,7 @@ def test_it_is_chosen_for_halves_but_where_hopper_s_own_kernels_take_them(gpu):
         assert chosen(make((2, 2, 16, 64), (2, 2, 16, 64), dtype=bf16, mask=(16, 16)), device) == of
         assert "plain" in chosen(make(q, q), device)
     one = attention((4, 8, 1, 64), (4, 8, 3000, 64), dtype=bf16, ragged=True)
-    assert chosen(one, device) == "cuda.attention_decode.v1"
+    assert chosen(one, device) in (DECODE, FEW_ATTENTION)
 
 
 @pytest.mark.spec("F2")
