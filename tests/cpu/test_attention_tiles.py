@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +28,10 @@ Case = tuple[dict[str, np.ndarray], dict, object]
 def drawn(draw: np.random.Generator, fewest: int = 1) -> Case:
     """Grouped heads, heads as a projection stores them, masks, biases and lengths: (operands, attributes, type). There are as many keys as queries."""
     batch, group, heads = int(draw.integers(1, 4)), int(draw.integers(1, 4)), int(draw.integers(1, 4))
-    queries, d, dv = (int(draw.choice(sizes)) for sizes in ([fewest, 2, 17, 63, 64, 65, 130, 200], [1, 3, 16, 40], [1, 4, 16]))
+    queries, d, dv = (
+        int(draw.choice(sizes))
+        for sizes in ([fewest, 2, 17, 63, 64, 65, 130, 200], [1, 3, 16, 40], [1, 4, 16])
+    )
     queries, dtype = max(queries, fewest), (f32, f16, bf16)[draw.integers(3)]
     shapes = {"q": (heads * group, queries, d), "k": (heads, queries, d), "v": (heads, queries, dv)}
     given = {name: normal(batch, *shape, dtype=dtype) for name, shape in shapes.items()}
@@ -78,13 +84,20 @@ def test_a_query_has_equal_bits_in_a_prefill_and_with_a_cache(request):
             entry = int(draw.integers(len(given["q"])))
             one = {n: x[entry : entry + 1] if n != "bias" else x for n, x in given.items()}
             scores = {n: one[n][..., first:last, :] for n in ("mask", "bias") if n in one}
-            fewer = one | {n: one[n][..., :last, :] for n in "kv"} | {n: x[..., :last] for n, x in scores.items()}
+            fewer = (
+                one | {n: one[n][..., :last, :] for n in "kv"} | {n: x[..., :last] for n, x in scores.items()}
+            )
             fewer["q"] = one["q"][..., first:last, :]
             places = length + int(draw.integers(0, 150))
-            cache = {n: np.full((1, one[n].shape[1], places, one[n].shape[-1]), np.nan, one[n].dtype) for n in "kv"}
+            cache = {
+                n: np.full((1, one[n].shape[1], places, one[n].shape[-1]), np.nan, one[n].dtype) for n in "kv"
+            }
             for n in "kv":
                 cache[n][..., :last, :] = one[n][..., :last, :]
-            wide = {n: np.concatenate([x, np.zeros((*x.shape[:-1], places - length), x.dtype)], -1) for n, x in scores.items()}
+            wide = {
+                n: np.concatenate([x, np.zeros((*x.shape[:-1], places - length), x.dtype)], -1)
+                for n, x in scores.items()
+            }
             cached = {**fewer, **cache, **wide, "lengths": np.array([last], np.int32)}
             for found in (run(fewer, attrs), run(cached, attrs)):
                 for part, whole in zip(found, every):
@@ -107,6 +120,24 @@ def test_the_class_is_one_and_free_selection_has_the_faster_kernel(request):
 def test_a_blas_whose_blocks_differ_has_no_class(monkeypatch):
     given = {name: normal(1, 2, 5, 4) for name in "qkv"}
     region = Graph(given, ("attention", "q k v", "out lse", {}), keep="out lse").region
-    monkeypatch.setattr("aicf.cpu_kernels.attention_tiles.blocks_differ", lambda: "openblas for Nobody, 16 x 5 x 4")
+    monkeypatch.setattr(
+        "aicf.cpu_kernels.attention_tiles.blocks_differ", lambda: "openblas for Nobody, 16 x 5 x 4"
+    )
     answer = TILES.numeric_class(region, host())
     assert isinstance(answer, Reject) and "for Nobody, 16 x 5 x 4" in answer.reason
+
+
+@pytest.mark.sample(1)
+@pytest.mark.skipif(sys.platform == "darwin", reason="NumPy's Accelerate has no core types")
+@pytest.mark.spec("A15", "B14")
+@pytest.mark.parametrize("core", ["Haswell", "Prescott", "Sandybridge", "SkylakeX"])
+def test_a_query_has_equal_bits_with_the_kernels_of_other_processors(core, request):
+    """The drawn attentions above, by each of OpenBLAS' sets of kernels that this machine runs."""
+    seed = f"{int(rng(request.node.nodeid).integers(2**31))}"
+    env = {**os.environ, "OPENBLAS_CORETYPE": core, "AICF_TEST_SEED": seed}
+    test = f"{__file__}::{test_a_query_has_equal_bits_in_a_prefill_and_with_a_cache.__name__}"
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", test]
+    ran = subprocess.run(call, capture_output=True, text=True, env=env)
+    if ran.returncode < 0:
+        pytest.skip(f"this processor has no instructions for {core}: signal {-ran.returncode}")
+    assert ran.returncode == 0, (seed, ran.stdout[-3000:], ran.stderr[-1000:])
