@@ -12,7 +12,7 @@ from draws.seeds import run_seed
 
 POOLS = {  # how many tests of each run
     "machine code": 1, "on the model": 3, "on the host": 2, "simulated": 1, "processes": 9,
-    "models of PyTorch": 4, "mistakes": 3, "long graphs": 2,
+    "models of PyTorch": 3, "mistakes": 3, "long graphs": 2,
 }  # fmt: skip
 
 

@@ -59,6 +59,7 @@ def check(got, want, exact, x, case):
     assert not bool(got[number & ~want.isnan()].isnan().any()), f"{case}: NaN where the spelt form has none"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SPELT)
 def test_the_whole_range(name):
     draw = rng("activations", name)

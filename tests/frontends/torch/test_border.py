@@ -144,6 +144,7 @@ def heads(x, count):
     return [y.view(b, t, count, c // 3 // count).transpose(1, 2) for y in x.chunk(3, -1)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("grad", [False, True])
 def test_an_op_that_keeps_layout_sees_the_traced_one(grad, request):
     """Its result is a view of the strides that the trace has, whatever the user does with it."""

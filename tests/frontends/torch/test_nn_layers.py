@@ -66,6 +66,7 @@ def arrays(module):
     return {n: v for n, v in state.items() if not n.endswith("num_batches_tracked")}
 
 
+@pytest.mark.sample(1, pool="models of PyTorch")
 def test_a_resnet_trains_as_pytorch_s_does():
     torch.manual_seed(0)
     theirs, ours = ResNet(4, 10).double(), example("resnet").build(6, 40, 4, DEPTHS, 10)

@@ -39,6 +39,7 @@ def _drawn(draw, axes, adaptive):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_ties_of_pools(adaptive):
     draw = rng("PyTorch's pools", adaptive)

@@ -23,7 +23,7 @@ def test_an_exported_model_makes_what_pytorch_does(mode):
     np.testing.assert_allclose(got, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, pool="models of PyTorch")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_trains_without_pytorch_s_kernels(mode):
     torch.manual_seed(0)

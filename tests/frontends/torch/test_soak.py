@@ -71,7 +71,7 @@ def test_threads_on_the_host():
 
     def work(n):
         kept = []
-        for run in range(150):
+        for run in range(80):
             which = (run + n) % len(given)
             x = given[which].clone()
             if run % 5:

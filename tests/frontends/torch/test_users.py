@@ -63,6 +63,7 @@ def test_only_the_inputs_gradient():
     close(*found, 1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_models_of_halves(dtype):
     model = Blocks().to(dtype)
