@@ -9,8 +9,8 @@ from ...device.spec import DeviceSpec, by_architecture
 from ...registry.cost import Cost, one_launch, roofline
 from ...registry.variant import Checks, Launch, NumericClass, Reject, at_most, cdiv, variant
 from ...rows import RegionSpec
-from .few_tiles import KEYS, ROWS, SMALLEST, STAGES, TOGETHER, FewForm, FewPlan
-from .mma import ALIGNMENT, STEP, WIDEST_COPY, padded, steps_of
+from .few_tiles import KEYS, ROWS, SMALLEST, STAGES, TOGETHER, WIDEST_COPY, FewForm, FewPlan
+from .mma import ALIGNMENT, STEP, padded, steps_of
 from .problem import (
     OF_ROWS,
     AttentionProblem,

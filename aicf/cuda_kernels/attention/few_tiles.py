@@ -16,6 +16,7 @@ SMALLEST = (
     ALIGNED + WORDS + PEAKS + PARTS + 2 * 2 * KEYS * 128
 )  # bytes of a block, with one stage of the widest heads
 STAGES = 3, 2, 1  # the first of these that shared memory has room for, of one block alone or of TOGETHER
+WIDEST_COPY = 16  # bytes
 TOGETHER = 3  # blocks on a multiprocessor, where there are more of them than multiprocessors
 
 
@@ -55,8 +56,8 @@ class FewForm(AttentionForm):
 
     @property
     def blocks_per_sm(self) -> int:
-        """Whose registers there are."""
-        return 1 if self.copiers else TOGETHER
+        """Whose registers there are; copies of fewer bytes take more of them."""
+        return 1 if self.copiers else TOGETHER if self.width == WIDEST_COPY else TOGETHER - 1
 
 
 class FewPlan:
