@@ -41,7 +41,7 @@ class AttentionTiles:
         passes = calls * sum(count for _, count in tiles)
         cost = sizes.cost(region, device, 2)
         more = SCORE_US * (scores - sizes.scores()) + (TILE_US + BLOCK_US) * passes
-        return cost.plus(call=CALL_US, tiles=more)
+        return cost.plus(call=CALL_US, blocks=more)
 
     def numerics(region, device):
         if found := blocks_differ():
