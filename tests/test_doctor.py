@@ -79,6 +79,7 @@ def has_gpu() -> bool:
     return bool(doctor.find_driver().gpus)
 
 
+@pytest.mark.sample(1, pool="processes")
 @pytest.mark.spec("F1")
 def test_this_machine_works(capsys, probed):
     assert doctor.run(as_json=True) == 0

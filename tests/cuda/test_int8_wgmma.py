@@ -84,7 +84,7 @@ SIZES: list[Any] = [(whole, (72, 136, 200)), (whole, (61, 53, 29)), (whole, (64,
                     (residual, (72, 72, 72)), (residual, (61, 131, 100))]  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("types", SIGNS, ids=str)
 @pytest.mark.parametrize("make, sizes", SIZES)
 @pytest.mark.parametrize("t", [LITTLE, TWO, PINGPONG], ids=str)

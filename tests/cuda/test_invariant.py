@@ -323,7 +323,7 @@ def test_sweeps_have_both_times(request):
         assert [point["us"], point["free_us"]] == pytest.approx([one["us"], one["free_us"]])
     told = str(swept)
     assert "price" in told and "· without invariant rows" in told and "without invariant rows" in swept.svg()
-    plain = aicf.explain_over(gpt2(1), "h200", [1, size], policy="bf16")
+    plain = aicf.explain_over(gpt2(1), "h200", [size], policy="bf16")
     assert "invariant" not in str(plain) and "free_us" not in plain.to_json()["points"][0]
 
 

