@@ -18,7 +18,8 @@ from ...registry.select import Selector
 from ...rows import RegionSpec
 from ...types import TensorDesc, TensorSpec, f32
 from .rules import STRIDES, Site, rules
-from .types import Unsupported, hinted, layout_of, spec_of
+from .scalars import is_cpu_scalar, read_as
+from .types import Unsupported, dtype_of, hinted, layout_of, spec_of
 
 Meta = Callable[[Node], Any]  # what a node makes: a fake tensor, a list of them, or a size
 RULE_FAILED = "the rule failed"
@@ -89,7 +90,12 @@ def _emitted(ctx: GraphEmitter, node: Node, env: Mapping[Node, Any], meta: Meta)
         used = None
     first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
     source, alone = (None, False) if first is None else (meta(first), len(first.users) == 1)
-    result = rule(Site(ctx, out, used, source, alone), *args, **named)
+    scalars = {
+        env[n].vid: dtype_of(meta(n).dtype)
+        for n in node.all_input_nodes
+        if isinstance(env.get(n), Value) and is_cpu_scalar(meta(n))
+    }
+    result = rule(Site(ctx, out, used, source, alone, scalars), *args, **named)
     return _checked(result, out)
 
 
@@ -116,11 +122,21 @@ def _checked(result: Any, out: Any) -> Any:
     return result
 
 
-def _devices(node: Node) -> set[torch.device]:
-    """Where the tensors are that a node made."""
+def computes_in_f32(node: Node) -> bool:
+    """Whether all tensors that an op reads or makes are of f32, halves or bools, but for CPU scalars."""
+    found = [m for n in (node, *tensors_of(node)) for m in _tensors(n) if not is_cpu_scalar(m)]
+    return all(m.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.bool) for m in found)
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    """The tensors that a node made."""
     made = meta_of(node)
     found = made if isinstance(made, (list, tuple)) else [made]
-    return {m.device for m in found if isinstance(m, torch.Tensor)}
+    return [m for m in found if isinstance(m, torch.Tensor)]
+
+
+def _devices(node: Node) -> set[torch.device]:
+    return {m.device for m in _tensors(node)}
 
 
 class PartEmitter(GraphEmitter):
@@ -187,13 +203,17 @@ class NodeTrial:
         ctx = PartEmitter(builder, self.selector.device.kind)
         env: dict[Node, Any] = {}
         try:
-            if len(_devices(node).union(*map(_devices, tensors_of(node)))) > 1:
+            others = [n for n in tensors_of(node) if not is_cpu_scalar(meta_of(n))]
+            if len(_devices(node).union(*map(_devices, others))) > 1:
                 raise Unsupported("tensors on several devices")
             for n, read in enumerate(tensors_of(node)):
                 if not isinstance(meta_of(read), torch.Tensor):
                     raise Unsupported("a list of tensors")
                 spec = spec_of(meta_of(read))
-                env[read] = ctx.input(f"i{n}", spec.shape, spec.dtype)
+                dtype = dtype_of(read_as(meta_of(read), ctx.device != "cpu"))
+                if dtype is not spec.dtype and not computes_in_f32(node):
+                    raise Unsupported("a CPU scalar of f64 beside integers or f64")
+                env[read] = ctx.input(f"i{n}", spec.shape, dtype)
             emit_nodes(ctx, [node], env)
             for user in node.users:
                 if user.target is operator.getitem:

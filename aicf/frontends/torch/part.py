@@ -34,6 +34,7 @@ from ...types import Precision, TensorSpec
 from .emit import Meta, NodeTrial, PartEmitter, emit_nodes, meta_of
 from .report import GraphReport, compilations
 from .rules import Unread
+from .scalars import filled_on, is_cpu_scalar, read_as
 from .types import DTYPES, TORCH, TorchLayout, Unsupported, brief, hinted, layout_of, may_overlap
 
 COMPILING = threading.RLock()
@@ -102,11 +103,15 @@ class PartModel:
         self.made: list[Node] = [made] if isinstance(made, Node) else list(made)
         self.given = {f"i{n}": node for n, node in enumerate(given)}
         self.weight_inputs = {name for name, node in self.given.items() if node.meta.get(WEIGHT)}
-        self.types = [(meta(node).dtype, tuple(hinted(n) for n in meta(node).shape)) for node in given]
+        gpu = any(meta(node).device.type != "cpu" for node in self.made)
+        dtypes = [read_as(meta(node), gpu) for node in given]
+        self.types = [
+            (dtype, tuple(hinted(n) for n in meta(node).shape)) for dtype, node in zip(dtypes, given)
+        ]
         self.layouts = {name: layout_of(meta(node)) for name, node in self.given.items()}
         self.inputs = {
-            name: TensorSpec(self.layouts[name].dense, DTYPES[meta(node).dtype])
-            for name, node in self.given.items()
+            name: TensorSpec(self.layouts[name].dense, DTYPES[dtype])
+            for name, dtype in zip(self.given, dtypes)
         }
         self.results = [_result(layout_of(meta(node))) for node in self.made]
         self.dtypes = [meta(node).dtype for node in self.made]
@@ -298,6 +303,10 @@ class PartModule(torch.nn.Module):
         self.graph_module, self.device, self.on, self._report = graph, device, on, report
         placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         self._tensors = [i for i, n in enumerate(placeholders) if isinstance(meta_of(n), torch.Tensor)]
+        self._scalars = [
+            n for n, i in enumerate(self._tensors)
+            if device.type != "cpu" and is_cpu_scalar(meta_of(placeholders[i]))
+        ]  # fmt: skip
         self._static = not any(_symbolic(meta_of(n)) for n in placeholders)
         output = next(n for n in graph.graph.nodes if n.op == "output")
         self._single = isinstance(output.args[0], Node)
@@ -330,8 +339,9 @@ class PartModule(torch.nn.Module):
         facts = {f"input {n}": brief(a) for n, a in enumerate(args)}
         try:
             with compilations().made("sizes", {GRAPH: title, **facts}):
-                for n in self._tensors:
-                    if args[n].device != self.device:
+                for place, n in enumerate(self._tensors):
+                    scalar = place in self._scalars and is_cpu_scalar(args[n])
+                    if args[n].device != self.device and not scalar:
                         raise Unsupported(f"input {n} is {brief(args[n])}, and the part is on {self.device}")
                 return self._compile(concrete(self.graph_module, args))
         except (Unsupported, NoKernelError) as error:
@@ -355,6 +365,8 @@ class PartModule(torch.nn.Module):
 
     def forward(self, *args: Any) -> Any:
         tensors = [args[i] for i in self._tensors]
+        for n in self._scalars:
+            tensors[n] = filled_on(self.device, tensors[n])
         key = None
         if not self._static or ((traced := self._bound[None]) and not traced.fits(tensors)):
             key = tuple(_type_of(a) if isinstance(a, torch.Tensor) else a for a in args)

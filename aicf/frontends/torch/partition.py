@@ -19,6 +19,7 @@ from .emit import is_size, line_of, meta_of, name_of, tensors_of
 from .part import DEFAULT, Numerics, PartModule, Target, target
 from .report import FASTER, RANDOM, TOO_SMALL, GraphReport
 from .rules import HEAVY, SLOWER, STRIDES, VIEWS, rules
+from .scalars import fold_constants
 from .types import Unsupported, is_dense
 
 INVARIANT_ALONE = "without invariant=True any kernel takes it, or PyTorch runs it between parts of aicf: its rows may then depend on their number"
@@ -54,7 +55,7 @@ def cut(
             for node in nodes:
                 if node in targets and not _is_view(node):
                     report.leave(name_of(node), TOO_SMALL, line_of(node))
-    kept = views_for_readers(graph, kept)
+    kept = fold_constants(graph, views_for_readers(graph, kept))
     _fuse(graph, kept)
     _install(graph, targets, report, all_of_it)
     return graph
@@ -152,7 +153,7 @@ class _Partitioner:
         self._inner = CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
 
     def partitions(self) -> list[list[Node]]:
-        """One device each. No op that is taken reads another device, so what is split depends on nothing of the rest."""
+        """One device each. Of another device an op that is taken reads CPU scalars alone, so parts on the CPU depend on no other."""
         found: list[list[Node]] = []
         for proposed in self._inner.propose_partitions():
             by_device: dict[torch.device | None, list[Node]] = {}
@@ -178,8 +179,9 @@ def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphRepor
         if node.op != "call_module" or not str(node.target).startswith("aicf_part_"):
             continue
         inner: Any = getattr(graph, node.target)
-        ops = [n for n in _ops(inner) if not _is_view(n)]
-        device = next(d for n in _ops(inner) if (d := _device_of(n)) is not None)
+        places = {n: d for n in _ops(inner) if (d := _device_of(n)) is not None}
+        device = next((d for d in places.values() if d.type != "cpu"), torch.device("cpu"))
+        ops = [n for n, place in places.items() if place == device and not _is_view(n)]
         try:
             part = PartModule(inner, device, target_of(targets, device), None if all_of_it else report)
         except (AicfError, Unsupported) as error:

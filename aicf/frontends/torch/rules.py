@@ -7,7 +7,7 @@ numbers, lists and dtypes are as in the graph. It returns a Value, or a tuple of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -21,7 +21,7 @@ from ...ir import Value
 from ...ops import numbers
 from ...registry.select import Selector
 from ...types import DType, TensorSpec, f32
-from .types import Unsupported, dtype_of
+from .types import TORCH, Unsupported, dtype_of
 
 Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
@@ -88,12 +88,15 @@ class Site:
     used    which of several results anything reads; None: maybe all
     source  its first operand as PyTorch has it, with strides; for rules that say `strides`
     alone   whether nothing else reads its first operand
+    scalars which operands are CPU scalars, and their types in PyTorch, which computes with them in f32 beside halves, as with a number
     """
 
     def __init__(
-        self, ctx: GraphEmitter, out: Any, used: frozenset[int] | None = None, source: Any = None, alone: bool = False
+        self, ctx: GraphEmitter, out: Any, used: frozenset[int] | None = None, source: Any = None, alone: bool = False,
+        scalars: Mapping[int, DType] | None = None,
     ) -> None:  # fmt: skip
         self.ctx, self._out, self.used, self.source, self.alone = ctx, out, used, source, alone
+        self.scalars = scalars or {}
 
     @property
     def out(self) -> TensorSpec:
@@ -140,8 +143,15 @@ class Site:
 
     def together(self, *operands: Any) -> DType:
         """The element type that PyTorch computes operands in: its promotion of tensors and numbers."""
-        found = [_standing(x) for x in operands]
+        found = [self._standing(x) for x in operands]
         return dtype_of(_promoted(found))
+
+    def _standing(self, x: Any) -> Any:
+        if isinstance(x, Value):
+            # PyTorch tells tensors of no dimensions from others
+            dtype = TORCH[self.scalars.get(x.vid, x.dtype)]
+            return torch.empty((1,) * (x.rank > 0), dtype=dtype, device="meta")
+        return x
 
 
 def plain(number: Any, dtype: DType) -> Any:
@@ -160,15 +170,6 @@ def holds(dtype: DType, number: Any) -> bool:
     if math.isnan(number) or math.isinf(number):
         return True
     return numbers.why_not(float(number), dtype) is None and float(dtype.numpy.type(number)) == float(number)
-
-
-def _standing(x: Any) -> Any:
-    if isinstance(x, Value):
-        from .types import TORCH
-
-        # PyTorch tells tensors of no dimensions from others
-        return torch.empty((1,) * (x.rank > 0), dtype=TORCH[x.dtype], device="meta")
-    return x
 
 
 def _promoted(found: list[Any]) -> torch.dtype:

@@ -273,6 +273,33 @@ def test_running_statistics_of_batch_norms(dtype):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cpu_scalars_among_tensors_of_a_gpu(dtype, request):
+    """Constants, arguments, and what is computed on the CPU; in a captured graph they keep the values of the capture, as eager PyTorch's."""
+    draw = rng(request.node.nodeid)
+    value, factor = (float(v) for v in draw.uniform(1, 3, 2))
+
+    def f(x, c, d):
+        y = x.clone()
+        y[0], y[:, 1] = value, c
+        y = torch.where(y > 0.5, y * torch.tensor(factor, dtype=torch.float64), d + 1)
+        return y.masked_fill(y < 0, c) / d
+
+    call, x = compiled(f), torch.from_numpy(draw.standard_normal((7, 5))).to("cuda", dtype)
+    for _ in range(3):
+        c, d = (
+            torch.tensor(float(draw.uniform(1, 3)), dtype=torch.float64),
+            torch.tensor(float(draw.uniform(1, 3))),
+        )
+        close(call(x, c, d), f(x, c, d), 8 * torch.finfo(dtype).eps)
+    assert not [why for g in graphs() for _, why in g.left if "several devices" in why], graphs()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call(x, c, d)
+    graph.replay()
+    close(captured, f(x, c, d), 8 * torch.finfo(dtype).eps)
+
+
 def test_drawn_functions_are_eagers(request):
     draw = rng(request.node.nodeid)
     for case in [c for _ in range(8) if (c := torch_border.draw(draw, "cuda"))]:

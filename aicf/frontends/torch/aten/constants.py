@@ -28,6 +28,7 @@ rule("empty.memory_format", "empty_permuted", "empty_like", "new_empty")(lambda 
 rule("ones", "ones_like", "new_ones")(lambda s, *of, **how: filled(s, 1))
 rule("new_full")(lambda s, x, size, value, **how: filled(s, value))
 rule("fill.Scalar")(lambda s, x, value: filled(s, value))
+rule("fill.Tensor")(lambda s, x, value: s.spread(s.cast(value, s.out.dtype), s.out.shape))
 
 
 @rule("arange.start_step")

@@ -13,10 +13,13 @@ HALVES = DType.f16, DType.bf16
 
 
 def computed_in(s: Site, *operands: Any) -> DType:
-    """The type to compute in: PyTorch's, or f32 where a number beside halves is none of theirs, as PyTorch computes there."""
+    """The type to compute in: PyTorch's, or f32 where a number or a CPU scalar beside halves may be none of theirs, as PyTorch computes there."""
     dtype = s.together(*operands)
     rounds = (
-        isinstance(x, (int, float)) and not holds(dtype, x) for x in operands if not isinstance(x, Value)
+        s.scalars.get(x.vid, dtype) is not dtype
+        if isinstance(x, Value)
+        else isinstance(x, (int, float)) and not holds(dtype, x)
+        for x in operands
     )
     return f32 if dtype in HALVES and any(rounds) else dtype
 
