@@ -115,7 +115,7 @@ def _prompt(n: int, prompt: Any, dtype: np.dtype) -> list[int]:
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu" or not tokens.size:
         raise FeedError(
             f"prompt {n} is no sequence of tokens", expected="a list or an array of integers, at least one",
-            got=f"{tokens.dtype}{list(tokens.shape)}", hint="encode text first; a model begins from a token, such as its end-of-text",
+            got=f"{tokens.dtype}{list(tokens.shape)}" if tokens.size else "none", hint="encode text first; a model begins from a token, such as its end-of-text",
         )  # fmt: skip
     most = min(np.iinfo(dtype).max, np.iinfo(np.int32).max)  # the plans read them as i32
     if tokens.min() < 0 or tokens.max() > most:

@@ -36,7 +36,7 @@ Shapes = Sequence[Shape | None]
 class Choices(Protocol):
     """A Selector, as far as classes need it.
 
-    row_classes  what was found, by the first point of a region
+    row_classes  what was found, by the last point of a region in ROWS
     class_times  microseconds of the best kernel of each numeric class that takes a region; `classless`: why the others have none
     free         the best kernel with fused numerics, whatever its class: (the kernel, microseconds); None if none takes the region
     """
@@ -105,18 +105,22 @@ def decoding(region: RegionSpec, sequences: int) -> RegionSpec | Reject:
 def _attention(
     region: RegionSpec, sequences: int, queries: int, keys: int, lengths: bool
 ) -> RegionSpec | Reject:
-    """Attention of so many queries of each sequence. Axes of a mask and of a bias that have one element keep it, but for those of the batch."""
+    """Attention of so many queries of each sequence. Axes of a mask and of a bias that have one element keep it, but for those of the batch, and
+    that of the queries if there is one query: whether all queries would share it is not known then."""
     (op,) = region.ops
     batch, sizes = (sequences,), (queries, keys)
+    q, k, v, mask, _, bias = (*_operands(region, op), None, None, None)[:6]
+    assert q is not None and k is not None and v is not None
+    alone = q.shape[-2] == 1
 
     def of_scores(x: TensorDesc | None) -> Shape | None:
         if x is None:
             return None
-        matrix = tuple(size if old != 1 else 1 for old, size in zip(x.shape[-2:], sizes[-len(x.shape) :]))
+        last = x.shape[-2:]
+        repeats = [old == 1 and not (alone and axis == len(last) - 2) for axis, old in enumerate(last)]
+        matrix = tuple(1 if one else size for one, size in zip(repeats, sizes[-len(last) :]))
         return (*(batch if len(x.shape) > 3 else ()), *x.shape[-3:-2], *matrix)
 
-    q, k, v, mask, _, bias = (*_operands(region, op), None, None, None)[:6]
-    assert q is not None and k is not None and v is not None
     shapes = [(*batch, x.shape[-3], n, x.shape[-1]) for x, n in ((q, queries), (k, keys), (v, keys))]
     of_each = TensorDesc.dense(TensorSpec(batch, i32, q.device)) if lengths else None
     operands = [q, k, v, mask, of_each, bias]
@@ -202,7 +206,8 @@ class Point:
 
 
 def points(region: RegionSpec) -> list[Point]:
-    """Where the class of an op is chosen; the first one stands for all regions of the op, its types and the length of its rows."""
+    """Where the class of an op is chosen; the last one of ROWS stands for all regions of the op, its types and the length of its rows: there
+    sizes that follow the rows differ from those of one element."""
     name = region.kind.name
     found = [
         Point(n, "queries of a sequence" if name == "attention" else "rows", resized(region, n)) for n in ROWS
@@ -216,12 +221,12 @@ def row_class(region: RegionSpec, selector: Choices) -> NumericClass | Reject:
     """The class of the rows of a region of one op that adds up, for any number of rows: of those that have a kernel at each point, the one
     whose greatest ratio to the time of the free choice is least. A Reject says where each class ends."""
     every = points(region)
-    first = every[0].region
-    if isinstance(first, Reject):
-        return first
-    if first not in selector.row_classes:
-        selector.row_classes[first] = _chosen(every, selector)
-    return selector.row_classes[first]
+    key = every[len(ROWS) - 1].region
+    if isinstance(key, Reject):
+        return key
+    if key not in selector.row_classes:
+        selector.row_classes[key] = _chosen(every, selector)
+    return selector.row_classes[key]
 
 
 def _chosen(every: Sequence[Point], selector: Choices) -> NumericClass | Reject:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from batched_models import bert, gpt2, llama
 from draws.seeds import rng
-from kernel_cases import VARIANTS, desc, fused, gemm, region
+from kernel_cases import VARIANTS, attention, desc, fused, gemm, region
 
 import aicf
 from aicf import nn
@@ -351,6 +351,28 @@ def test_regions_in_files_say_that_they_are_invariant():
     assert r.canonical.invariant and r.key != replace(r, invariant=False).key
     with pytest.raises(Bad):
         region_of({name: value for name, value in data.items() if name != "strict"}, "region")
+
+
+@pytest.mark.spec("A15")
+def test_a_class_does_not_depend_on_what_was_asked_before(request):
+    """Drawn masks and biases, by key and by query, of one query and of several: each has one class in every order of questions."""
+    draw = rng(request.node.nodeid)
+    for _ in range(3):
+        heads, d, n = int(draw.integers(1, 9)), 8 * int(draw.integers(2, 17)), int(draw.integers(2, 300))
+        causal, kind = bool(draw.random() < 0.5), str(draw.choice(["mask", "bias"]))
+        of_scores = {"by key": (2, 1, 1, n), "by query": (1, 1, n, n), "of one query": (1, 1, 1, n)}
+        asked = []
+        for name, shape in of_scores.items():
+            queries = (2, heads, 1 if name == "of one query" else n, d)
+            r = attention(queries, (2, heads, n, d), dtype=bf16, causal=causal, **{kind: shape})
+            asked.append((name, replace(r, strict=True, invariant=True)))
+        found: dict[str, set[str]] = {}
+        for order in (asked, asked[::-1], *([one] for one in asked)):
+            selector = Selector(default_registry(), preset("h200"), invariant=True, strict=True)
+            for name, r in order:
+                found.setdefault(name, set()).add(str(invariant.row_class(r, selector)))
+        assert all(len(classes) == 1 for classes in found.values()), (heads, d, n, causal, kind, found)
+        assert found["by query"] == found["of one query"], (heads, d, n, causal, kind, found)
 
 
 @pytest.mark.spec("A15")

@@ -85,4 +85,4 @@ def test_a_product_with_a_map_has_the_bits_of_both_alone(gpu, kind, request):  #
             exact = EXACT[kind](u.astype(np.float64))
             wanted, unit = exact.astype(dtype.numpy), {f16: 2.0**-10, bf16: 2.0**-7}[dtype]
             error = np.abs(w.astype(np.float64) - wanted.astype(np.float64))
-            assert (error <= unit * np.abs(exact) + 1e-6).all(), (id, kind, dtype, error.max())
+            assert (error <= unit * np.abs(exact) + 6e-8).all(), (id, kind, dtype, error.max())

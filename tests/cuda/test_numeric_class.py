@@ -141,6 +141,20 @@ def test_invariant_rows_of_any_length_have_classes(request):
 
 
 @pytest.mark.spec("A15", "B14")
+def test_a_vector_has_the_class_of_a_row(request):
+    """Of 40 drawn norms: a vector alone, one row, and rows along two axes, with weights that all share."""
+    draw = rng(request.node.nodeid)
+    for _ in range(40):
+        kind, dtype = str(draw.choice(["layer_norm", "rms_norm"])), (f16, f32)[draw.integers(2)]
+        length = int(2 ** draw.uniform(0, 14))
+        weights = [desc((length,), dtype)] * (2 if kind == "layer_norm" else 1)
+        made = [region(kind, desc((*rows, length), dtype), *weights) for rows in ((), (1,), (300,), (2, 5))]
+        of = [classes(replace(r, strict=True, invariant=True), H200) for r in made]
+        for id in INVARIANT[:3]:
+            assert len({found.get(id) for found in of}) == 1, (id, kind, length, dtype)
+
+
+@pytest.mark.spec("A15", "B14")
 def test_invariant_rows_with_gaps_have_the_class_of_dense_rows(request):
     """Of 30 drawn softmaxes whose rows begin at any address: what is loaded element by element has the order of vectors."""
     draw = rng(request.node.nodeid)

@@ -253,13 +253,19 @@ def times(
 
 def _row_bytes(region: RegionSpec) -> int:
     """Of a row in what moves along the columns and is not shared."""
-    own = [each.tensor for each in _moving_rows(region).values() if not _is_shared(region, each.tensor)]
-    return program_of(region).length * sum(t.dtype.itemsize for t in own)
+    program, loads = program_of(region), _shared_by_rows(region)
+    own = [each.tensor for n, each in _moving_rows(region).items() if n >= len(loads) or not loads[n]]
+    return program.length * sum(t.dtype.itemsize for t in own)
 
 
-def _is_shared(region: RegionSpec, tensor: TensorDesc) -> bool:
-    """Whether rows share a tensor, such as a norm's weight: it has fewer axes than the first operand. The strides of one row don't say it."""
-    return len(tensor.shape) < len(region.operands[0].shape)
+def _shared_by_rows(region: RegionSpec) -> tuple[bool, ...]:
+    """Of each load, whether rows share it, such as a norm's weight: an operand behind the first with fewer axes, or with one. The strides of one
+    row don't say it, and a vector is a row as well."""
+    axes = max(2, len(region.operands[0].shape))
+    return tuple(
+        bool(load.operand) and len(region.operands[load.operand].shape) < axes
+        for load in program_of(region).loads
+    )
 
 
 def together(*us: float) -> float:
@@ -334,11 +340,7 @@ def resident_tile(region: RegionSpec, clusters: tuple[int, ...] = (1,)) -> RowTi
 def _by_length(region: RegionSpec, cut: Cut, clusters: tuple[int, ...]) -> RowTile | None:
     """The threads whose greatest ratio to the best number for each of INVARIANT_ROWS is least, with all loads as if they were vectors: neither
     the region's number of rows nor their addresses matter."""
-    operands = [
-        None if load.operand is None else region.operands[load.operand] for load in program_of(region).loads
-    ]
-    shared = tuple(t is not None and _is_shared(region, t) for t in operands)
-    most, least = _run_words(region, cut.width), _run_words(region, cut.width, shared)
+    most, least = _run_words(region, cut.width), _run_words(region, cut.width, _shared_by_rows(region))
     tiles = [
         _tile(region, cut._replace(loose=()), n, c) for c in clusters for n in LANES if n >= BLOCK or c == 1
     ]

@@ -28,13 +28,15 @@ def functions() -> tuple[tuple[str, Any], ...]:
     )
 
 
-def makes_halves(expr: Expression, made: tuple[int, ...]) -> bool:
-    """Whether the types of a step's results are halves."""
-    return all(expr.dtypes[slot] in HALVES for slot in made)
+def may_shorten(expr: Expression, fn: Callable[..., Any], made: tuple[int, ...]) -> bool:
+    """Whether a step of an expression `for_halves` may call these: it makes halves, and is one of aicf's ops, none of which takes the difference of
+    a function and a number near it."""
+    own = fn.__globals__.get("__name__", "").startswith("aicf.ops.")
+    return own and all(expr.dtypes[slot] in HALVES for slot in made)
 
 
 def called(expr: Expression, fn: Callable[..., Any], made: tuple[int, ...]) -> Callable[..., Any]:
     """What a step calls: its function, with these functions in it if the expression is `for_halves` and the step makes halves."""
-    if expr.for_halves and makes_halves(expr, made):
+    if expr.for_halves and may_shorten(expr, fn, made):
         return with_functions(fn, dict(materialise(functions())))
     return fn

@@ -16,7 +16,7 @@ from ..dsl import SIMULATED, deferred, device_calls, intrinsic, ir, types, with_
 from ..llvm import const, emit_call
 from ..ptx import assemble
 from .element import Lanes, Loads, emit_loads, rounded_by_store, run_made
-from .halves import makes_halves
+from .halves import may_shorten
 from .storage import decode, encode, numba_type, unpack
 
 PAIR = 2
@@ -96,7 +96,7 @@ def _emit_steps(
     for fn, arguments, made in expr.steps:
         kinds, given = ([numba_type(expr.dtypes[s]) for s in some] for some in (made, arguments))
         result = kinds[0] if len(made) == 1 else types.BaseTuple.from_types(kinds)
-        short = not expr.for_halves or makes_halves(expr, made)
+        short = not expr.for_halves or may_shorten(expr, fn, made)
         called = device_calls(with_functions(fn, fast) if short else fn)
         each = [
             emit_call(ctx, b, called, result, given, [slots[s][lane] for s in arguments])

@@ -22,7 +22,7 @@ from .rules import HEAVY, SLOWER, STRIDES, VIEWS, rules
 from .scalars import fold_constants
 from .types import Unsupported, is_dense
 
-INVARIANT_ALONE = "without invariant=True any kernel takes it, or PyTorch runs it between parts of aicf: its rows may then depend on their number"
+INVARIANT_ALONE = "without invariant=True it runs by any kernel, or in PyTorch between parts of aicf: its rows may then depend on their number"
 MOST_TOLD = 9  # ops that a refusal names beside the first
 WORTH = 2  # cheap ops that make a part worth a launch of its own; of those in HEAVY one does
 
@@ -185,7 +185,10 @@ def _install(graph: GraphModule, targets: dict[Node, Target], report: GraphRepor
         try:
             part = PartModule(inner, device, target_of(targets, device), None if all_of_it else report)
         except (AicfError, Unsupported) as error:
-            why = f"the part did not compile: {str(error).splitlines()[0]}"
+            lines = str(error).splitlines()
+            why = "the part did not compile: " + " ".join(
+                lines[:1] + [one.strip() for one in lines[1:] if all_of_it and "numeric" in one][:1]
+            )
             for op in ops:
                 report.leave(name_of(op), why, line_of(op))
             continue
