@@ -262,10 +262,8 @@ def _shared_by_rows(region: RegionSpec) -> tuple[bool, ...]:
     """Of each load, whether rows share it, such as a norm's weight: an operand behind the first with fewer axes, or with one. The strides of one
     row don't say it, and a vector is a row as well."""
     axes = max(2, len(region.operands[0].shape))
-    return tuple(
-        bool(load.operand) and len(region.operands[load.operand].shape) < axes
-        for load in program_of(region).loads
-    )
+    operands = [0 if load.operand is None else load.operand for load in program_of(region).loads]
+    return tuple([n > 0 and len(region.operands[n].shape) < axes for n in operands])
 
 
 def together(*us: float) -> float:
