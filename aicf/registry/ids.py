@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _EXTENT = "(?:32|64|128|192|256)"
-_WORDS = r"pingpong|cluster\d?|split\d?|int8|tf32x3|packed|stream|rs|120|deep|sliced4|turing|flat|halved"
+_WORDS = (
+    r"pingpong|cluster\d?|split\d?|int8|tf32x3|packed|stream|rs|120|deep|sliced4|turing|flat|halved|parts"
+)
 _TILE_IN_NAME = re.compile(
     r"(?<![\w.])(?P<kernel>(?:cuda\.)?(?:gemm_(?:fma|mma|tiled|wgmma)|(?:convolution|(?:data|weight)_gradient|data_gradient_strided)_wgmma))"
     rf"_(?P<precision>tf32x3_|tf32_)?(?P<config>{_EXTENT}x{_EXTENT}(?:_(?:{_WORDS}))*)(?P<version>\.v1)?(?!\w|\.v\d)"

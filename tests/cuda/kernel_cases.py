@@ -124,6 +124,11 @@ def unaligned(cases: Iterable[Case]) -> Iterator[Case]:
             yield made
 
 
+def invariant(r: RegionSpec) -> RegionSpec:
+    """The region where equal rows have equal bits in every batch."""
+    return replace(r, strict=True, invariant=True)
+
+
 def gemm(m: int, n: int, k: int, *, c: bool = False, bias: int | None = None, trans_a: bool = False,
          trans_b: bool = False, dtype: DType = f32, alignment: int = 256, **attrs: Any) -> RegionSpec:  # fmt: skip
     a, b = (k, m) if trans_a else (m, k), (n, k) if trans_b else (k, n)
@@ -158,13 +163,16 @@ GRADIENTS = [
         ("cuda.weight_gradient_wgmma.", "cuda.data_gradient_wgmma.", "cuda.data_gradient_strided_wgmma.")
     )
 ]  # gradient_cases.py has theirs
-FMAS = [v for v in VARIANTS if ".gemm_fma." in v]  # test_gemm_fma.py has theirs
+PARTS = [
+    v for v in VARIANTS if v.endswith(" parts]") or ".gemv_in_" in v
+]  # strict and invariant regions alone: test_fixed_parts.py has more
+FMAS = [v for v in VARIANTS if ".gemm_fma." in v and v not in PARTS]  # test_gemm_fma.py has theirs
 SPLITS = [v for v in VARIANTS if v.endswith(" split]") and v not in (*WGMMAS, *FMAS)]
 INTEGERS = "cuda.gemm_naive_int8.v1"  # test_gpu_int8.py has its cases
 GEMMS = [
     v
     for v in VARIANTS
-    if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PACKED, INTEGERS)
+    if ".gemm_" in v and v not in (*MMAS, *TF32S, *SPLITS, *WGMMAS, *FMAS, *PARTS, *PACKED, INTEGERS)
 ]
 
 HELD, CLUSTER, STREAMED, SERIAL = (
@@ -406,6 +414,8 @@ FIRST = [
     *(Case(v, gemm(301, 203, 75, c=True, bias=203, act=ActKind.gelu, beta=0.5, dtype=f16), tolerance=2e-3) for v in PACKED if ".gemm_mma." in v),
     Case("cuda.gemm_tiled.v1[64x64 packed]",
          region("gemm", desc((2, 3, 2, 70, 66), stride=(27720, 4620, 13860, 66, 1)), desc((2, 3, 2, 66, 11)), None, None), 2e-5),
+    *(Case(v, invariant(gemm(5, 72, 600, c=True, bias=72, act=ActKind.gelu, beta=0.5, trans_b=True))) for v in PARTS),
+    *(Case(v, invariant(gemm(13, 75, 601, bias=75, dtype=f16)), 2e-3) for v in PARTS if ".gemm_fma." not in v),
     Case("cuda.gemv_simt.v2", gemm(5, 200, 72, c=True, bias=200, act=ActKind.gelu, save_preact=True, beta=0.5)),
     Case("cuda.gemv_simt.v2", gemm(3, 40, 9000, c=True, bias=40, act=ActKind.gelu, save_preact=True, beta=0.5, trans_b=True,
                                    dtype=f16), tolerance=2e-3),

@@ -11,6 +11,7 @@ import pytest
 from clean_kernels import are_new, found_clean
 from fused_gemm_cases import Product
 from hopper_run import run_launch
+from kernel_cases import PARTS
 from machines.hopper_bodies import bodies
 from machines.hopper_model import Machine, Stuck
 from wgmma_cases import (
@@ -36,7 +37,7 @@ from aicf.registry.variant import variants_in
 from aicf.rows import RegionSpec
 from aicf.types import Precision, f32
 
-VARIANTS = {v.name: v for v in variants_in(gemm_fma)}
+VARIANTS = {v.name: v for v in variants_in(gemm_fma) if v.id not in PARTS}
 WHOLE = {name: v for name, v in VARIANTS.items() if not name.endswith(" split]")}
 
 PAIR, SINGLE = FmaTiling(64, 64, 16, 1, raws=2, warp_groups=2), FmaTiling(64, 64, 32, 1)

@@ -15,7 +15,7 @@ import pytest
 from draws.seeds import run_number
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import seed as seeded
-from kernel_cases import VARIANTS, assert_close, operands_for, reference, tf32_rounding
+from kernel_cases import PARTS, VARIANTS, assert_close, operands_for, reference, tf32_rounding
 from random_products import FORMS, Form, Problem, forms, large, problems
 from test_gpu_kernels import Gpu, gpu, launch_case, opened  # noqa: F401  (fixtures)
 from wgmma_cases import H200
@@ -25,8 +25,12 @@ from aicf.device.spec import DeviceSpec, host
 from aicf.registry.variant import KernelVariant, variants_in
 from aicf.types import f32
 
-# integers: test_gpu_int8.py and test_int8_wgmma.py; halved ones, for invariant rows alone: test_halved_wgmma.py
-PRODUCTS = [v for v in VARIANTS if VARIANTS[v].kinds == ("gemm",) and "int8" not in v and "halved" not in v]
+# integers: test_gpu_int8.py and test_int8_wgmma.py; for invariant rows alone: test_halved_wgmma.py and test_fixed_parts.py
+PRODUCTS = [
+    v
+    for v in VARIANTS
+    if VARIANTS[v].kinds == ("gemm",) and "int8" not in v and "halved" not in v and v not in PARTS
+]
 ON_HOST = {v.id: v for m in MODULES for v in variants_in(m)}
 EACH = -(-1000 // len(PRODUCTS))
 

@@ -72,7 +72,7 @@ def _checks(region: RegionSpec) -> Checks:
 SQUARE = FmaTiling(128, 128, 32, 2)
 SHARED_K = FmaTiling(64, 128, 16, 1, raws=2, warp_groups=4)
 SMALL = FmaTiling(64, 64, 16, 2, warp_groups=4)
-TILINGS = SQUARE, SHARED_K, SMALL, replace(SQUARE, split=True)
+TILINGS = SQUARE, SHARED_K, SMALL, replace(SQUARE, split=True), replace(SQUARE, parts=True)
 
 
 @variant(
@@ -83,7 +83,7 @@ class Fma:
     """A block of a warp for each 64 x 64 of its m x n tile, K-tiles loaded by TMA; with `sliced4` four times as many, that share k.
 
     Parallel over tiles, splits of k and, within a block, slices of k; a thread has 16 x 8 accumulators in registers. 2MNK flops, edges
-    padded to whole tiles. Bytes: both operands once per tile that uses them; with splits, 4 MN for each of them, written and read. Limit:
+    padded to whole tiles; with `parts` k is summed in parts, one after another, as `split` sums them side by side. Bytes: both operands once per tile that uses them; with splits, 4 MN for each of them, written and read. Limit:
     the f32 rate.
     """
 
@@ -94,6 +94,8 @@ class Fma:
             yield Reject("strict", split_k.STRICT)
         if tile.split:
             yield from split_k.checks(region, tile.step, (tile.m, tile.n))
+        if tile.parts:
+            yield from split_k.fixed_checks(region)
 
     def numerics(region: RegionSpec, device: DeviceSpec, tile: FmaTiling) -> NumericClass | Reject:
         return numerics.simt(region, tile)
@@ -110,7 +112,9 @@ def launch(tile: FmaTiling, region: RegionSpec, split: split_k.KSplit | None = N
     both = operands_of(region, either=True)
     assert not isinstance(both, Reject)
     a, b = both
-    finish, (_, _, operands, sizes, *_, scales) = split_k.parts(region, RUN, tile.m, split)
+    finish, (_, _, operands, sizes, *_, scales) = split_k.parts(
+        region, RUN, tile.m, split, in_parts=tile.parts
+    )
     (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)
     maps = k_tile_map(a, tile.m, tile.step), k_tile_map(b, tile.n, tile.step)
     body = fma(tile, Order(a.k_major, a.axes), Order(b.k_major, b.axes), finish)

@@ -54,6 +54,7 @@ from .fma_stages import (
     places,
     transposer,
 )
+from .part_sums import part_sums
 from .tilings import WARP_TILE, FmaTiling, Order
 
 LANES_M, LANES_N = 4, 8  # of a warp
@@ -80,6 +81,7 @@ def fma(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -
     locate, bring = locator(tiling, a_order, b_order), bringer(tiling, a_order, b_order, epilogue)
     barrier_of, (transpose, ready, room) = barriers_of(tiling), transposer(tiling, a_order, b_order)
     reduce_groups, rows_each = _group_reduction(tiling), ROWS // warp_groups
+    next_part, total = part_sums(ROWS * COLUMNS, tiling.threads, epilogue.width, tiling.parts)
     finish, outside, no_steps = finisher(epilogue), epilogue.outside, NO_STEPS
 
     def write_run(i, products, env):
@@ -88,7 +90,7 @@ def fma(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -
         r = row + x // RUN * (RUN * LANES_M) + x % RUN
         q = column + y // RUN * (RUN * LANES_N) + y % RUN
         if r < m and q < n:
-            return finish(r, q, products, n, scales, operands)
+            return finish(r, q, total(i, products, operands), n, scales, operands)
         return outside
 
     own = tuple(range(COLUMNS)) * rows_each
@@ -163,6 +165,8 @@ def fma(tiling: FmaTiling, a_order: Order, b_order: Order, epilogue: Epilogue) -
                         base, uint32(own // uint32(warps_threads)), uint32(number - uint32(1))
                     )
                     tell(uint32(full + uint32(empty)))
+                    if eighth < total:
+                        acc = next_part(acc, int32(number * uint32(tile_k)), operands)
         thread = uint32(apart(thread))
         warp_group, member = uint32(thread // uint32(warps_threads)), uint32(thread % uint32(warps_threads))
         reduced = reduce_groups(acc, base, warp_group, member)

@@ -11,6 +11,7 @@ from ...registry.variant import NumericClass, Reject, no_class
 from ...rows import RegionSpec
 from ...types import Precision, f32
 from . import problem
+from .schedule.parts import by_k
 from .tilings import FmaTiling, MmaTiling, SimtTile
 from .wgmma_tiling import WgmmaConfig, k_tile, promotes
 
@@ -30,11 +31,20 @@ def exact_integers(region: RegionSpec) -> NumericClass:
 
 def simt(region: RegionSpec, tile: SimtTile | None = None) -> NumericClass | Reject:
     """A chain of fused multiply-adds for each result; those of `sliced` warp groups, each over its own K-tiles, are added in order."""
-    if tile is not None and tile.split:
-        return SPLIT
+    k = problem.read(region)[0].k
+    if tile is not None and (tile.split or tile.parts):
+        return in_parts(k) if region.invariant else SPLIT
     groups = tile.warp_groups if isinstance(tile, FmaTiling) else 1
     sliced = f", every {groups}th K-tile of {tile.step} apart" if tile is not None and groups > 1 else ""
-    return NumericClass("fma in f32", problem.read(region)[0].k, IN_ORDER + sliced)
+    return NumericClass("fma in f32", k, IN_ORDER + sliced)
+
+
+def in_parts(k: int) -> NumericClass:
+    """Parts of k by k alone, each a chain, are added in order: by a second launch, by a tile that has one part after another, or by a block."""
+    parts = by_k(k)
+    return NumericClass(
+        "fma in f32", k, f"{IN_ORDER}, {parts.number} parts of {parts.k}" if parts.number > 1 else IN_ORDER
+    )
 
 
 def mma(region: RegionSpec, tiling: MmaTiling) -> NumericClass:

@@ -13,7 +13,7 @@ from ..maps.elementwise import THREADS
 from . import numerics, problem
 from .problem import GemmOperand
 from .schedule import split_k
-from .tilings import SimtTile, finish_us, simt
+from .tilings import OperandLoad, SimtTile, finish_us, simt
 
 RUN = 4  # elements per load of a tiled kernel where the layout allows: 16 bytes of f32, 8 of a half type
 LEAN = 64  # accumulators in a thread; from here on 128 registers hold little else
@@ -87,10 +87,8 @@ class GemmNaiveInt8:
         return [_naive_launch(region, i32)]
 
 
-def _load(x: GemmOperand):
+def load_of(x: GemmOperand) -> OperandLoad:
     """How an operand is loaded: along its contiguous index, in vector loads if every run of it is whole and aligned."""
-    from .simt_body import OperandLoad
-
     mn_major = x.mn.step < x.k.step or (x.mn.step == x.k.step and x.name == "b")
     fast, slow = (x.mn, x.k) if mn_major else (x.k, x.mn)
     whole = fast.step == 1 and not any(
@@ -106,7 +104,11 @@ WHOLE = (
     SimtTile(64, 64, 16, 3),
     SimtTile(128, 128, 8, 2),
 )
-TILES = *WHOLE, *(replace(tile, split=True) for tile in WHOLE)
+TILES = (
+    *WHOLE,
+    *(replace(tile, split=True) for tile in WHOLE),
+    *(replace(tile, parts=True) for tile in WHOLE[:2]),
+)  # 128 x 128 would spill
 
 
 @variant("gemm", id="cuda.gemm_tiled.v1", configs=TILES, takes=lambda tile: tile.takes)
@@ -115,7 +117,7 @@ class Tiled:
 
     Parallel over tiles and splits; a thread holds m / 16 x n / 16 of a tile in registers. 2MNK flops, edges padded to whole tiles.
     Bytes: both operands once per tile that uses them, four neighbours per load where runs of four are whole and aligned; with splits, 4 MN
-    for each of them, written and read. Limit: the f32 rate, and reads of shared memory beside it.
+    for each of them, written and read. With `parts` a block has them one after another. Limit: the f32 rate, and reads of shared memory too.
     """
 
     cost, least, workspace = split_k.cost, split_k.least, split_k.tile_workspace
@@ -124,7 +126,10 @@ class Tiled:
         yield from problem.checks(region)
         if tile.split:
             yield from split_k.checks(region, tile.step, (tile.m, tile.n))
-        elif tile.m * tile.n >= LEAN * THREADS:
+            return
+        if tile.parts:
+            yield from split_k.fixed_checks(region)
+        if tile.m * tile.n >= LEAN * THREADS:
             yield from problem.lean(region)
 
     def numerics(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> NumericClass | Reject:
@@ -134,8 +139,9 @@ class Tiled:
         from .simt_body import tiled
 
         split = split_k.best(region, device, tile)[1]
-        finish, arguments = split_k.parts(region, min(tile.n // 16, 4), tile.m, split)
-        body = tiled(tile, *map(_load, problem.operands(region)), finish)
+        run = min(tile.n // 16, 4)
+        finish, arguments = split_k.parts(region, run, tile.m, split, in_parts=tile.parts)
+        body = tiled(tile, *map(load_of, problem.operands(region)), finish)
         (tiles,) = problem.grid(problem.read(region)[0], tile.m, tile.n)
         launch = Launch(body, (tiles * (split.number if split else 1),), (THREADS,), arguments)
         return split_k.launches(region, device, launch, tile.m, split)

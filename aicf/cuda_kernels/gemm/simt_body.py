@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,8 @@ from ..tiles.tile import put_runs, runs, zeros
 from .blocks import block_place
 from .column_sums_body import ThreadTile, writer
 from .epilogue import Epilogue, finisher
-from .tilings import SimtTile
+from .part_sums import part_sums
+from .tilings import OperandLoad, SimtTile
 
 THREADS = 16  # rows and columns of a block's threads
 UNROLLED = 128  # multiply-adds of a thread between two branches
@@ -59,15 +59,6 @@ def naive(epilogue: Epilogue, sums: DType) -> Callable[..., None]:
     return kernel
 
 
-@dataclass(frozen=True)
-class OperandLoad:
-    """How K-tiles of an operand are loaded: which index neighbouring threads walk, m or n, or k: the contiguous one; and
-    how many neighbours one load takes."""
-
-    mn_major: bool
-    width: int = 1
-
-
 # bytes, of shared memory that is read in vectors; the simulator knows none
 ALIGNMENT = None if SIMULATED else 16
 
@@ -96,6 +87,7 @@ def tiled(
     a_buffers, b_buffers = 2 * a_size, 2 * b_size
     place = block_place(tile.m, tile.n, epilogue.batch, epilogue.split)
     start = zeros(rows * columns)
+    next_part, total = part_sums(rows * columns, block, epilogue.width, tile.parts)
     finish, outside = finisher(epilogue), epilogue.outside
     own = tuple(range(columns)) * rows
     thread_tile = ThreadTile(tile.m, tile.n, own, column_width, column_width * threads, threads, block)
@@ -115,7 +107,7 @@ def tiled(
         r = row + (x // row_width) * (row_width * threads) + x % row_width
         q = column + (y // column_width) * (column_width * threads) + y % column_width
         if r < m and q < n:
-            return finish(r, q, products, n, scales, operands)
+            return finish(r, q, total(i, products, operands), n, scales, operands)
         return outside
 
     write, tile_n = writer(epilogue, thread_tile, write_run), tile.n
@@ -154,6 +146,8 @@ def tiled(
             for i in range(0, step, together):
                 acc = multiply(acc, a_shared, b_shared, a_get + i * a_pitch, b_get + i * b_pitch)
             buffer = 1 - buffer
+            if left > 0:
+                acc = next_part(acc, k - left, operands)
         env = (row0 + ty * row_width, column0 + tx * column_width, m, n, scales, operands + (origin,))
         at = ty * tile_n + tx * column_width
         write(acc, env, a_shared, thread, at, (row0, column0), n, operands)
@@ -161,7 +155,7 @@ def tiled(
     order = "_".join(
         f"{'k' if not s.mn_major else name}{s.width}" for s, name in ((a_load, "m"), (b_load, "n"))
     )
-    kernel.__name__ = f"gemm_tiled_{tile.m}x{tile.n}x{tile.step}_{order}{epilogue}"
+    kernel.__name__ = f"gemm_tiled_{tile.m}x{tile.n}x{tile.step}_{order}{'_parts' * tile.parts}{epilogue}"
     kernel.blocks_per_sm = tile.blocks_per_sm
     return kernel
 

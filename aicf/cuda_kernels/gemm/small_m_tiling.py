@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ...registry.variant import cdiv
 from ..maps.elementwise import THREADS
+from .tilings import OperandLoad
 
 # Lines of the small operand, at most: on CUDA cores, on tensor cores, by warps
 FEW, MMA_FEW, WARPS_FEW = 16, 64, 4
@@ -214,6 +215,66 @@ class Teams:
     def mn_extent(self) -> int:
         """Lines of a block."""
         return self.lines * self.teams
+
+
+# --- chains in the order of k -------------------------------------------------------------------------------------------
+
+QUAD = 4  # of k, that are read from shared memory together
+ELEMENTS = 8192  # of the wide operand, in a K-tile: 32 of each thread
+
+
+@dataclass(frozen=True)
+class Chains:
+    """few: rows, rounded up to a power of two · columns: of a block · parts: of k, that have chains of their own · b: how b is loaded ·
+    a_width: elements of a row that are loaded at once"""
+
+    few: int
+    columns: int
+    parts: int
+    b: OperandLoad
+    a_width: int
+
+    def __str__(self) -> str:
+        order = f"{'n' if self.b.mn_major else 'k'}{self.b.width}"
+        return f"{self.few}_{self.columns}x{self.parts}_{order}_{self.a_width}"
+
+    @property
+    def sums(self) -> int:
+        """Of each row."""
+        return self.columns * self.parts
+
+    @property
+    def loaders(self) -> int:
+        """Threads that load a part."""
+        return THREADS // self.parts
+
+    @property
+    def depth(self) -> int:
+        """Of k, of each part, in a K-tile."""
+        most = ELEMENTS // (
+            self.sums if self.b.width > 1 else 2 * self.sums
+        )  # one by one, loads take more registers
+        return most if self.b.mn_major else min(most, self.loaders * self.b.width)
+
+    @property
+    def pitch(self) -> int:
+        """From a column's part to the next one in shared memory: the quads of eight threads are in banks of their own."""
+        return self.depth + QUAD
+
+    @property
+    def rows(self) -> int:
+        """Of a thread."""
+        return max(1, self.few * self.sums // THREADS)
+
+    @property
+    def quads(self) -> int:
+        """Whose rows of a are loaded together."""
+        return max(1, 4 // self.rows) if self.a_width > 1 else 1
+
+    @property
+    def resident(self) -> int:
+        """Blocks on a multiprocessor, that registers are limited for."""
+        return 2
 
 
 # --- weights of 8 and 4 bits --------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ...rows.program import Gemm
 from ...types import DType, Precision, f32
 from . import column_sums, problem
 from .problem import Sizes, grid
+from .schedule.parts import by_k
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class SimtTile:
     step           along k, for which a K-tile of both operands is in shared memory; the next one is on its way meanwhile
     blocks_per_sm  that registers and shared memory are limited for
     split          whether k is split among blocks: see schedule/split_k.py
+    parts          whether a block adds up the same parts of k one after another: see part_sums.py
     """
 
     m: int
@@ -90,17 +92,25 @@ class SimtTile:
     step: int
     blocks_per_sm: int
     split: bool = False
+    parts: bool = False
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}" + "_split" * self.split
+        return self.shape + "_split" * self.split + "_parts" * self.parts
+
+    @property
+    def shape(self) -> str:
+        """The tile's name, however k is divided."""
+        return f"{self.m}x{self.n}"
 
     @property
     def takes(self) -> tuple[str, ...]:
-        return problem.TAKES if self.split else problem.TAKES_SUMS
+        return problem.TAKES if self.split or self.parts else problem.TAKES_SUMS
 
     def cost(self, region: RegionSpec, device: DeviceSpec) -> Cost:
         gemm, _ = problem.read(region)
         finish = finish_us(simt(device), region, self.m * self.n)
+        if self.parts:
+            finish += (by_k(gemm.k).number - 1) * self.part_us(device)
         cost = self.product_cost(problem.sizes_of(gemm), region.nbytes, device, gemm.flops, finish)
         return column_sums.with_sums(cost, region, self.m, device)
 
@@ -111,13 +121,18 @@ class SimtTile:
         waited = self.waited_us(k, finish_us(simt(device), region, self.m * self.n), device)
         return one_launch(region, device) + max(waited, self.even_us(problem.read(region)[0], device))
 
+    def part_us(self, device: DeviceSpec) -> float:
+        """To add a part to those before it: sums of the tile are read from the cache and written there."""
+        moved = 2.0 * self.m * self.n * f32.itemsize
+        return machine(device).cache_trip_us + moved / machine(device).l2_per_sm * 1e-3
+
     def waited_us(self, k: int, finish: float, device: DeviceSpec) -> float:
         """Of one block alone, whose arithmetic takes no time."""
         return cdiv(k, self.step) * simt(device).step_us + finish
 
     def reached(self, device: DeviceSpec) -> float:
         """Of the f32 rate."""
-        return simt(device).efficiency[str(self).removesuffix("_split")]
+        return simt(device).efficiency[self.shape]
 
     def even_us(self, gemm: Gemm | Sizes, device: DeviceSpec) -> float:
         """Of whole tiles, with every multiprocessor as busy as the others; 0 where there is no such unit."""
@@ -156,6 +171,15 @@ def finish_us(c: TileConstants, region: RegionSpec, elements: int) -> float:
     return elements * (each * f.stores + c.loaded_us * f.matrices + c.flop_us * f.flops)
 
 
+@dataclass(frozen=True)
+class OperandLoad:
+    """How K-tiles of an operand are loaded: which index neighbouring threads walk, m or n, or k: the contiguous one; and
+    how many neighbours one load takes."""
+
+    mn_major: bool
+    width: int = 1
+
+
 # --- Hopper's CUDA cores -----------------------------------------------------------------------------------------------
 
 WARP_TILE = 64  # rows and columns of a warp's tile: 16 x 8 for each thread
@@ -176,13 +200,13 @@ class FmaTiling(SimtTile):
     raws: int = 1
     warp_groups: int = 1
 
-    def __str__(self) -> str:
-        sliced = f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
-        return f"{self.m}x{self.n}{sliced}" + "_split" * self.split
+    @property
+    def shape(self) -> str:
+        return f"{self.m}x{self.n}" + f"_sliced{self.warp_groups}" * (self.warp_groups > 1)
 
     def reached(self, device: DeviceSpec) -> float:
         """Of the f32 rate."""
-        return constants(FmaConstants, device).efficiency[str(self).removesuffix("_split")]
+        return constants(FmaConstants, device).efficiency[self.shape]
 
     def waited_us(self, k: int, finish: float, device: DeviceSpec) -> float:
         """K-tiles are there in time."""

@@ -7,7 +7,7 @@ summed in order by a second launch, which does what follows the product: the sam
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....device.spec import DeviceSpec
 from ....registry.cost import Cost, early_us, one_launch, roofline
@@ -19,6 +19,7 @@ from ...maps.elementwise import THREADS
 from .. import column_sums, problem
 from ..problem import Sizes
 from ..tilings import SimtTile, finish_us, simt
+from .parts import LEAST_FIXED, KSplit, by_k
 
 LEAST_STEPS = 2  # of a tile's step along k, in each split
 SUM_RUN = 4  # columns of a thread of the second launch, at most
@@ -31,25 +32,30 @@ PARTIAL = (), (), (), (Work(0, f32),), ()
 UNSCALED = Num(1.0, f32), Num(0.0, f32)
 
 
-class KSplit(NamedTuple):
-    """k as so many splits of `k` each, the last one maybe shorter."""
-
-    number: int
-    k: int
-
-
 def divide(k: int, wanted: int, step: int) -> KSplit:
     """About so many splits, of whole steps each."""
     each = max(LEAST_STEPS, cdiv(cdiv(k, step), wanted)) * step
     return KSplit(cdiv(k, each), each)
 
 
+def fixed_checks(region: RegionSpec) -> Checks:
+    """Of kernels that add up parts by k alone: an invariant region whose k has several."""
+    if not region.invariant:
+        yield Reject(
+            "invariant",
+            "sums parts of k by themselves, which rows of equal bits in any batch take, and nothing else",
+        )
+    yield at_least("k", problem.k_of(region), 2 * LEAST_FIXED)
+
+
 def checks(region: RegionSpec, step: int, tile: tuple[int, int]) -> Checks:
     """Beside what the tile takes: one product of few tiles, long enough to be split, and not the order of sums that strictness
     asks for."""
     p, _ = problem.read(region)
-    if region.strict:
+    if region.one_sum:
         yield Reject("strict", STRICT)
+    if region.invariant:
+        yield from fixed_checks(region)
     yield at_most("axes of the batch", len(p.batch), 0)
     yield at_least("k", p.k, LEAST_STEPS * step + 1)
     yield at_most("tiles", cdiv(p.m, tile[0]) * cdiv(p.n, tile[1]), MOST_TILES)
@@ -72,7 +78,7 @@ def best(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> tuple[Cost, 
         return tile.cost(region, device), None
     p, _ = problem.read(region)
     sizes = problem.sizes_of(p)
-    split = _fastest(sizes, tile, device)
+    split = by_k(p.k) if region.invariant else _fastest(sizes, tile, device)
     through, total = sum_cost(region, p, split.number, device)
     return _cost(sizes, tile, split, device, through, total), split
 
@@ -93,6 +99,9 @@ def least(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> float:
 
 
 def tile_workspace(region: RegionSpec, device: DeviceSpec, tile: SimtTile) -> int:
+    """Of the splits' sums, of those of a tile's parts so far, or of rows of column sums."""
+    if tile.parts:
+        return f32.itemsize * tile.m * tile.n * problem.grid(problem.read(region)[0], tile.m, tile.n)[0]
     return workspace(region, tile.m, best(region, device, tile)[1])
 
 
@@ -152,10 +161,19 @@ def raw(region: RegionSpec, run: int) -> Any:
 
 
 def parts(
-    region: RegionSpec, run: int, tile_m: int, split: KSplit | None = None, each: int = 1
+    region: RegionSpec,
+    run: int,
+    tile_m: int,
+    split: KSplit | None = None,
+    each: int = 1,
+    in_parts: bool = False,
 ) -> tuple[Any, tuple]:
-    """The epilogue and the arguments of a kernel, for the whole product or for splits of k, whose extent follows the sizes."""
+    """The epilogue and the arguments of a kernel, for the product or for splits of k, whose extent follows the sizes; `in_parts`: of one
+    that adds up parts by itself, and reads their extent after the pointers of results."""
     a, b, operands, sizes, *steps, scales = problem.arguments(region, tile_m, each)
+    if in_parts:
+        sums = Work(0, f32), Num(by_k(problem.k_of(region)).k, i32)
+        return problem.epilogue(region, run), (a, b, (*operands[:4], sums), sizes, *steps, scales)
     if split is None:
         return problem.epilogue(region, run, tile_m, each), (a, b, operands, sizes, *steps, scales)
     return raw(region, run), (a, b, PARTIAL, (*sizes, Num(split.k, i32)), *steps, UNSCALED)
