@@ -53,6 +53,7 @@ def test_a_tiny_run_on_the_cpu(tmp_path):
     assert after < before, "kernels"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.spec("B8")
 @pytest.mark.parametrize("device", ["cpu", "h200", "t4"])
 def test_every_region_has_a_kernel(device):

@@ -36,6 +36,7 @@ def in_a_process(seed: str, device: str, how: str) -> list[str]:
     return ran.stdout.split()
 
 
+@pytest.mark.sample(1, pool="processes")
 @on_each_device
 @pytest.mark.spec("C12")
 def test_a_drawn_run_has_the_bits_of_a_replay_and_of_another_process(device, request):

@@ -171,6 +171,7 @@ USES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("uses", USES)
 def test_what_is_not_used_is_not_imported(uses):
     """`import aicf` and one use; the modules that were imported for nothing are named."""

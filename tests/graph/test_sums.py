@@ -250,6 +250,7 @@ def cases() -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind, device", cases())
 def test_errors_do_not_grow_with_the_length(kind, device):
     """Three draws of up to half a million terms, or one, and one of ten million where that takes no more than a second."""

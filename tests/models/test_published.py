@@ -48,6 +48,7 @@ def close(got, wanted, tolerance=1e-4):
     )
 
 
+@pytest.mark.sample(5)
 @on_each_device
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_are_those_of_the_architecture(name, device, tmp_path):
