@@ -28,9 +28,10 @@ TAKEN = (
     "{x}.sin() * {x}",
     "{x} - {x}.sum(-1, keepdim=True)",
     "torch.relu({x}) - 0.5",
+    "{x}.cumprod(-1)",
 )
 LEFT = (
-    "torch.special.i0({x})", "torch.digamma({x} + 3)", "{x}.cumprod(-1)", "torch.logcumsumexp({x}, 0)", "torch.hypot({x}, {x} + 1)",
+    "torch.special.i0({x})", "torch.digamma({x} + 3)", "torch.logcumsumexp({x}, 0)", "torch.hypot({x}, {x} + 1)",
     "{x}.cummax(0).values",
 )  # fmt: skip
 PAIRS = "{x} + {y}", "{x} * {y}", "torch.hypot({x} + 1, {y})", "torch.maximum({x}, {y})"

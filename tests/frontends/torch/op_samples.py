@@ -133,6 +133,13 @@ sample("arange.start_step", lambda: (2, 11, 3), lambda: (0.5, 4, 0.25), lambda: 
 
 sample("view _unsafe_view reshape", lambda: (x(2, 6), (3, 4)))
 sample("broadcast_to expand", lambda: (x(2, 1), (3, 2, 4)))
+sample("diagonal", lambda: (x(3, 5),), lambda: (x(2, 4, 3), -1, 2, 0), lambda: (x(3, 5), 5))
+sample(
+    "diagonal_scatter",
+    lambda: (x(3, 5), y(3)),
+    lambda: (x(2, 4, 3), y(4, 2), -1, 2, 0),
+    lambda: (x(3, 5), y(2), 3),
+)
 sample("permute", lambda: (x(2, 3, 4), (2, 0, 1)))
 sample("t", lambda: (x(2, 3),), lambda: (x(4),))
 sample("transpose.int", lambda: (x(2, 3, 4), 0, -1))
@@ -204,6 +211,7 @@ sample(
     lambda: (torch.tensor([0.0, 1, 1, 3, 3, 3, float("nan")]), 4, 0, 3),
 )
 sample("cumsum", lambda: (x(3, 5), 1), lambda: (x(3, of=BOOL), 0), lambda: (x(), 0))
+sample("cumprod", lambda: (x(3, 5), 1), lambda: (x(3, of=I64), 0), lambda: (x(), 0))
 sample("sort", lambda: (x(3, 7),), lambda: (x(3, 7), 0, True))
 sample("sort.stable", lambda: (at(3, 9).float(),), stable=True)
 sample("topk", lambda: (x(3, 7), 2), lambda: (x(3, 7), 3, 0, False))
@@ -212,6 +220,7 @@ sample("topk", lambda: (x(3, 7), 2), lambda: (x(3, 7), 3, 0, False))
 
 sample("sum mean amax amin max min prod", lambda: (x(3, 5),), lambda: (x(4, 2).double(),))
 sample("argmax argmin", lambda: (x(3, 5),))
+sample("max.dim min.dim", lambda: (x(3, 5), 1), lambda: (at(2, 4, 6).float(), -2, True), lambda: (x(), 0))
 sample("sum prod", lambda: (x(3, 2, of=BOOL),), lambda: (x(3, 2, of=I64),))
 sample("any all", lambda: (x(3, 5, of=BOOL),), lambda: (at(2, 4),))
 sample("sum.dim_IntList mean.dim amax amin", lambda: (x(3, 5, 2), (0, 2)), lambda: (x(3, 5), (1,), True))

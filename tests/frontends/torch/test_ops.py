@@ -72,9 +72,20 @@ FUNCTIONS = {
     ]
 }
 NAMED = (WITH_RULE - LEFT_OUT) | FUNCTIONS
+WITH_VARIANTS = {"max", "min"}  # whose overloads PyTorch tests as variants
+
+
+def title(op):
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
 OPS = sorted(
-    {op.name: op for op in op_db if op.name in NAMED and not op.variant_test_name}.values(),
-    key=lambda op: op.name,
+    {
+        title(op): op
+        for op in op_db
+        if op.name in NAMED and (not op.variant_test_name or op.name in WITH_VARIANTS)
+    }.values(),
+    key=title,
 )
 HOSTILE = [
     0.0,
@@ -126,12 +137,12 @@ def halves_apart(want):
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.int64, torch.bool, torch.bfloat16], ids=lambda d: str(d)[6:]
 )
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", OPS, ids=title)
 def test_samples_of_pytorchs(op, dtype, monkeypatch):
     if dtype not in op.supported_dtypes("cpu"):
         pytest.skip("PyTorch has none")
     take_all(monkeypatch)
-    for sample in drawn(op.sample_inputs("cpu", dtype), 6, (op.name, str(dtype))):
+    for sample in drawn(op.sample_inputs("cpu", dtype), 6, (title(op), str(dtype))):
         torch._dynamo.reset()
 
         def call(x, args, kwargs):
@@ -145,11 +156,11 @@ def test_samples_of_pytorchs(op, dtype, monkeypatch):
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("op", [op for op in OPS if op.supports_autograd], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in OPS if op.supports_autograd], ids=title)
 def test_gradients_of_pytorchs_samples(op, monkeypatch):
     take_all(monkeypatch)
     for sample in drawn(
-        op.sample_inputs("cpu", torch.float32, requires_grad=True), 4, (op.name, "gradients")
+        op.sample_inputs("cpu", torch.float32, requires_grad=True), 4, (title(op), "gradients")
     ):
         leaves = [
             x
@@ -188,7 +199,7 @@ ELEMENTWISE = [
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=title)
 def test_hostile_values(op, monkeypatch):
     """Infinities, NaN, signed zeros, numbers beyond normal ones, each beside each."""
     if torch.float32 not in op.supported_dtypes("cpu"):
@@ -203,3 +214,30 @@ def test_hostile_values(op, monkeypatch):
     want = op.op(*args)
     got = torch.compile(lambda *args: op.op(*args), backend=backend, dynamic=False)(*args)
     same(got, want, rtol=2e-5, atol=1e-37)
+
+
+def test_extremes_of_equal_and_missing_numbers(request, monkeypatch):
+    """The index is that of the first of equal elements, or of the first NaN, as in eager PyTorch."""
+    take_all(monkeypatch)
+    draw = rng(request.node.nodeid)
+    axis, keepdim = int(draw.integers(3)), bool(draw.integers(2))
+    x = torch.from_numpy(
+        draw.choice(
+            [0.0, -0.0, 1.0, -2.0, float("inf"), float("-inf"), float("nan")],
+            (3, 4, 5),
+            p=[0.2] * 4 + [0.08, 0.08, 0.04],
+        )
+    )
+    x = x.float().requires_grad_()
+
+    def f(x):
+        high, at_high = x.max(axis, keepdim)
+        low, at_low = x.min(axis, keepdim)
+        return high * 2, at_high, low, at_low
+
+    call = torch.compile(f, backend=backend, dynamic=False)
+    got, want = call(x), f(x)
+    same(got, want, rtol=0, atol=0)
+    gradients = [torch.autograd.grad(y[0].nansum() + 3 * y[2].nansum(), x)[0] for y in (got, want)]
+    same(*gradients, rtol=0, atol=0)
+    assert not [op for g in graphs() for op, _ in g.left if op.startswith(("aten.max", "aten.min"))]

@@ -226,10 +226,15 @@ def _histc(s: Site, x: Value, bins: int = 100, min: float = 0, max: float = 0) -
 # --- order --------------------------------------------------------------------------------------------------------------
 
 
-@rule("cumsum", heavy=True)
-def _cumsum(s: Site, x: Value, dim: int, dtype: Any = None) -> Value:
-    x = s.cast(x, s.out.dtype)
-    return s.ctx.cumsum(x, axis=axis_of(dim, x.rank)) if x.rank else x
+def _cumulative(name: str) -> None:
+    @rule(name, heavy=True)
+    def _(s: Site, x: Value, dim: int, dtype: Any = None) -> Value:
+        x = s.cast(x, s.out.dtype)
+        return s.ctx.op(name, x, axis=axis_of(dim, x.rank)) if x.rank else x
+
+
+for _name in ("cumsum", "cumprod"):
+    _cumulative(_name)
 
 
 @rule("sort", "sort.stable", heavy=True)

@@ -78,6 +78,27 @@ for _name in ("argmax", "argmin"):
     _index(_name)
 
 
+def _extreme_with_index(name: str) -> None:
+    @rule(f"{name}.dim", heavy=True)
+    def _(s: Site, x: Value, dim: int, keepdim: bool = False) -> tuple[Value | None, Value | None]:
+        """(the extreme along an axis, the index of the first element that is one)"""
+        if x.dtype is bool_:
+            raise Unsupported("extremes of bools")
+        values, indices = s.outs
+        if not x.rank:
+            return x, s.ctx.fill(shape=(), value=0, dtype=indices.dtype)
+        axis = axis_of(dim, x.rank)
+        found = s.ctx.op(f"arg{name}", x, axis=axis, keepdims=keepdim) if s.reads(1) else None
+        return (
+            s.reshape(reduced(s, f"reduce_{name}", x, axis, keepdim), values.shape) if s.reads(0) else None,
+            None if found is None else s.reshape(s.cast(found, indices.dtype), indices.shape),
+        )
+
+
+for _name in ("max", "min"):
+    _extreme_with_index(_name)
+
+
 def spread_of(s: Site, x: Value, dim: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
     """(variance, mean), in f32 or wider."""
     axes = axes_of(dim, x.rank)

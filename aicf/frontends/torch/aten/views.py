@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....ir import Value
+from ....types import DType
 from ..rules import Site, axes_of, axis_of, plain, rule
 from ..types import Unsupported
 
@@ -53,6 +54,43 @@ def _transpose(s: Site, x: Value, a: int, b: int) -> Value:
 @rule("expand", "broadcast_to", view=True)
 def _expand(s: Site, x: Value, size: Any, implicit: bool = False) -> Value:
     return s.spread(x, s.out.shape)
+
+
+def _with_last(rank: int, *axes: int) -> list[int]:
+    """The permutation that moves axes to the end."""
+    last = [axis % rank for axis in axes]
+    return [axis for axis in range(rank) if axis not in last] + last
+
+
+@rule("diagonal", view=True)
+def _diagonal(s: Site, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    count = s.out.shape[-1]
+    if not s.out.numel:
+        return s.ctx.fill(shape=s.out.shape, value=0, dtype=x.dtype)
+    x = permuted(s, x, _with_last(x.rank, dim1, dim2))
+    columns = x.shape[-1]
+    flat = s.reshape(x, (*x.shape[:-2], x.shape[-2] * columns))
+    start = max(-offset, 0) * columns + max(offset, 0)
+    return cut(s, flat, flat.rank - 1, start, start + (count - 1) * (columns + 1) + 1, columns + 1)
+
+
+@rule("diagonal_scatter")
+def _diagonal_scatter(
+    s: Site, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    if not source.spec.numel:
+        return x
+    perm = _with_last(x.rank, dim1, dim2)
+    x = permuted(s, x, perm)
+    rows, first = x.shape[-2], max(-offset, 0)
+    none, after = (0,) * (source.rank - 1), rows - first - source.shape[-1]
+    by_row = s.ctx.pad(
+        s.cast(source, x.dtype), value=plain(0, x.dtype), low=(*none, first), high=(*none, after)
+    )
+    row, column = (s.ctx.iota(shape=x.shape, axis=axis, dtype=DType.i32) for axis in (x.rank - 2, x.rank - 1))
+    each = s.ctx.broadcast_in_dim(by_row, shape=x.shape, dims=tuple(range(x.rank - 1)))
+    y = s.ctx.select(s.ctx.equal(column, s.ctx.add(row, offset)), each, x)
+    return permuted(s, y, sorted(range(len(perm)), key=perm.__getitem__))
 
 
 def cut(s: Site, x: Value, axis: int, start: int, limit: int, step: int = 1) -> Value:
