@@ -58,7 +58,8 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
     """The region of one op with so many rows, over dense tensors.
 
     Rows of a product are those of a; if b has a batch, there are ENTRIES of them. Rows of a reduction, a softmax or a norm are
-    the axes before those that it adds up, and those behind have SEVERAL elements at least; rows of attention the queries of a sequence.
+    the axes before those that it adds up, and those behind have SEVERAL elements at least; rows of attention the queries of a sequence, and
+    of a convolution its images.
     """
     (op,) = region.ops
     schema, operands = schema_of(op.kind), _operands(region, op)
@@ -68,6 +69,9 @@ def resized(region: RegionSpec, rows: int) -> RegionSpec | Reject:
     elif schema.name == "gemm_codes":
         assert shapes[0] is not None
         found = [[(rows, shapes[0][-1]), *shapes[1:]]]
+    elif schema.name == "convolution_channels_last":
+        assert shapes[0] is not None
+        found = [[(rows, *shapes[0][1:]), *shapes[1:]]]
     elif schema.name == "attention":
         ragged = len(operands) > 4 and operands[4] is not None
         return _attention(region, 1, rows, rows, lengths=ragged and not continues(region))

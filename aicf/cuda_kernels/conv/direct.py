@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from ...device.spec import DeviceSpec
 from ...registry.cost import Cost, one_launch, roofline
-from ...registry.variant import Checks, Launch, at_most, cdiv, variant
+from ...registry.variant import Checks, Launch, NumericClass, Reject, at_most, cdiv, variant
 from ...rows import RegionSpec
 from ...types import f32, numel
 from ..gemm import problem as gemm_problem
@@ -93,6 +93,10 @@ class ConvolutionDirect:
         yield at_most("channels of results", p.n, LIMIT)
         yield at_most("weights of a channel", numel(p.w.shape[1:]), LIMIT)
         yield at_most("blocks", blocks_of(p), LIMIT)
+
+    def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
+        """A chain of fused multiply-adds for each result, whatever the tile: places outside of x add zeros."""
+        return NumericClass("fma in f32", max(1, read(region).places * read(region).c), "by places and channels")
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         if _is_empty(region):

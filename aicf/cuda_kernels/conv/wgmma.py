@@ -22,6 +22,7 @@ from ...registry.variant import (
     Checks,
     In,
     Launch,
+    NumericClass,
     Out,
     Reject,
     TensorMap,
@@ -126,6 +127,11 @@ class ConvolutionWgmma:
     """
 
     accepts, cost = _accepts, _cost
+
+    def numerics(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> NumericClass | Reject:
+        """K-tiles of channels, of one place after another, whatever the tile: no config divides them."""
+        p, _ = gemm_problem.read(region)
+        return NumericClass(f"wgmma {p.dtype} in f32", p.k, "by places and K-tiles of channels")
 
     def build(region: RegionSpec, device: DeviceSpec, config: WgmmaTiling) -> list[Launch]:
         return [launch(config, region, device)]
