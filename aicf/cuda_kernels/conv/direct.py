@@ -96,7 +96,9 @@ class ConvolutionDirect:
 
     def numerics(region: RegionSpec, device: DeviceSpec) -> NumericClass | Reject:
         """A chain of fused multiply-adds for each result, whatever the tile: places outside of x add zeros."""
-        return NumericClass("fma in f32", max(1, read(region).places * read(region).c), "by places and channels")
+        return NumericClass(
+            "fma in f32", max(1, read(region).places * read(region).c), "by places and channels"
+        )
 
     def cost(region: RegionSpec, device: DeviceSpec) -> Cost:
         if _is_empty(region):
