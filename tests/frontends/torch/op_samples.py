@@ -118,6 +118,11 @@ sample("full_like", lambda: (x(2, 3), 1.5))
 sample("new_full", lambda: (x(2), (2, 3), 4))
 sample("scalar_tensor", lambda: (2.5,))
 sample("fill.Scalar", lambda: (x(2, 3), 2))
+sample(
+    "prims.fma",
+    lambda: (x(2, 3), y(2, 3), x(2, 3)),
+    lambda: (y(5).bfloat16(), x(5).bfloat16(), y(5).bfloat16()),
+)
 sample("fill.Tensor", lambda: (x(2, 3), x(1)[0]), lambda: (x(2, 3), x(1)[0].double()))
 sample("zeros ones", lambda: ((2, 3),))
 sample("zeros_like ones_like empty_like", lambda: (x(2, 3),))

@@ -31,7 +31,9 @@ CASES = [(name, n) for name, made in SAMPLES.items() for n in range(len(made))]
 def overload(name):
     """The op of PyTorch's, or of another library that is named before it."""
     parts = name.split(".")
-    library = parts.pop(0) if parts[0] in ("aicf", "transformers") else "aten"
+    library = parts.pop(0) if parts[0] in ("aicf", "prims", "transformers") else "aten"
+    if library == "prims":
+        pytest.importorskip("torch._inductor.inductor_prims")  # which registers them
     packet, kind = (*parts, "default")[:2]
     return getattr(getattr(getattr(torch.ops, library), packet), kind)
 

@@ -6,11 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test-torch")
 
+from draws.seeds import rng  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from .helpers import Blocks, close, compiled, gradients, same_model_gradients  # noqa: E402
+from aicf.frontends.torch import graphs  # noqa: E402
+
+from .helpers import Blocks, close, compiled, gradients, left, same_model_gradients  # noqa: E402
 
 
 def test_checkpoints_recompute():
@@ -189,3 +192,28 @@ def test_training_on_inputs_that_lie_as_they_like():
             f(x).square().mean().backward()
         for p, q in zip(model.parameters(), other.parameters()):
             close(p.grad, q.grad, 1e-4)
+
+
+def test_steps_of_a_compiled_optimizer(request):
+    """One part for all parameters, whose numbers are eager PyTorch's."""
+    draw = rng(request.node.nodeid)
+    shapes = [tuple(int(n) for n in draw.integers(1, 6, draw.integers(1, 3))) for _ in range(2)]
+    kind = (torch.optim.Adam, torch.optim.AdamW)[int(draw.integers(2))]
+    how = {
+        "lr": float(draw.uniform(1e-3, 1e-1)),
+        "weight_decay": float(draw.choice([0.0, 0.1])),
+        "foreach": False,
+    }
+    values = [torch.from_numpy(draw.standard_normal(s)).float() for s in shapes]
+    mine, eager = ([nn.Parameter(v.clone()) for v in values] for _ in range(2))
+    optimizers = [kind(parameters, **how) for parameters in (mine, eager)]
+    steps = [torch.compile(optimizers[0].step, backend="aicf"), optimizers[1].step]
+    for _ in range(3):
+        grads = [torch.from_numpy(draw.standard_normal(s)).float() for s in shapes]
+        for parameters, step in zip((mine, eager), steps):
+            for p, grad in zip(parameters, grads):
+                p.grad = grad.clone()
+            step()
+    for got, want in zip(mine, eager):
+        close(got.detach(), want.detach(), 1e-5)
+    assert graphs() and not left(graphs()), graphs()

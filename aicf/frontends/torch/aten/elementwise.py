@@ -58,6 +58,14 @@ def _rsub(s: Site, a: Any, b: Any, alpha: Any = 1) -> Value:
     return binary(s, "sub", b, scaled(s, a, alpha, dtype), dtype)
 
 
+@rule("prims::fma")
+def _fma(s: Site, a: Any, b: Any, c: Any) -> Value:
+    """a * b + c, rounded once of halves; of f32 and f64 the product is rounded, too."""
+    dtype = f32 if s.out.dtype in HALVES else s.out.dtype
+    product = s.ctx.mul(s.value(a, dtype), s.value(b, dtype))
+    return s.cast(s.ctx.add(product, s.value(c, dtype)), s.out.dtype)
+
+
 @rule("mul.Tensor", "mul.Scalar")
 def _mul(s: Site, a: Any, b: Any) -> Value:
     if s.out.dtype is bool_:
