@@ -23,8 +23,8 @@ from .problem import (
 )
 from .wgmma import WIDEST, class_from_the_last_tile, scales
 
-# Guesses: the share of the tensor cores' rate with two blocks on a multiprocessor, and of the bandwidth; microseconds of a tile of keys beside its products: two
-# barriers with an exchange of 100 cycles each, a chain of d / 16 products, one of 8, shuffles and exponentials, 800 cycles in all; and of a block's end.
+# On 9.x as an H200 was measured to do, elsewhere guesses: the share of the tensor cores' rate that several blocks of a multiprocessor reach together; of the
+# bandwidth; microseconds of a tile of keys beside its products, where a block is alone: barriers, shuffles, exponentials; of a block's start and end.
 CEILING = {"8": 0.25, "9": 0.155, "10": 0.08, "12": 0.25, "later": 0.08}
 MEMORY_EFFICIENCY = 0.75
 TILE_US = 0.1
@@ -52,8 +52,9 @@ class AttentionFew:
     The order of operations is that of cuda.attention_wgmma: tiles from the last one on, scores from zero over d in steps of 16, P V over a tile's keys in steps of
     16, then rescaled. Each warp has 32 columns of scores and a quarter of the result's; weights go by way of shared memory.
     Bytes: keys and values that exist once for each 16 rows, 64 KB a tile of d = 128. Flops: 4 d for each score of 16 x 128 tiles that masks leave: for one
-    query 16 times too many, which is nothing beside the bytes. Latency: tiles of keys one after another, 0.45 us each. Registers: 128 or fewer, no spills.
-    Shared memory: 104 KB of d = 64 with three stages, 198 KB of 128. Limit: memory, of many heads or sequences; latency, of few.
+    query 16 times too many, which is nothing beside the bytes. Latency: tiles of keys one after another, 0.5 to 0.8 us each with d = 64, 0.9 to 1.5 with 128.
+    Registers: 128 to 170, no spills. Shared memory: 104 KB of d = 64 with three stages, 198 KB of 128; 70 KB of three blocks together, of which four warps
+    each copy as well. Limit: memory, of many heads or sequences; latency, of few.
     """
 
     least = one_launch

@@ -11,7 +11,7 @@ tree of `fold_rows` adds those of a warp that has all 128 columns.
 
 Keys and values come by cp.async: keys of `stages` tiles further on and values of one tile less are asked for when all warps have read those of this tile
 and of the one before it: two barriers a tile. A copy of 16 bytes takes a warp 12 instructions, of 460 a tile of d = 64 with two thirds in
-exchanges and products: four warps of their own copy where a block is alone on its multiprocessor.
+exchanges and products: four warps of their own copy where a block is alone on its multiprocessor, after the second barrier of a tile, so that none waits for them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def forward(form: FewForm) -> Callable[..., None]:
     load_q = row_loader(queries_tile, dtype)
     base_of, of_head, start, row_of = shared_base(), sizes_here(form.ragged), start_of(), place_of_row()
     tiles_of, limits_of = key_tiles(), row_limits()
+    late = copiers and stages > 1
     commit, wait, wait_all = commit_copies(), wait_copies(stages - 1), wait_copies(0)
+    ask, wait_next = asker(copy_k, copy_v, plan, stages), wait_copies(stages - 2 if late else stages - 1)
     exp2, log2, most_of = approximate("exp2"), approximate("log2"), larger()
     cap = map_tile(SCORES.count, _cap()) if form.capped else device(lambda s, env: s)
     hidden = hide_columns(SCORES, _within)
@@ -158,15 +160,8 @@ def forward(form: FewForm) -> Callable[..., None]:
                     store_number(uint32(of_row + of_warp), found[0])
                     store_number(uint32(of_row + uint32(128) + of_warp), found[1])
             cuda.syncthreads()
-            if copies:
-                if t + stages < count:
-                    to = uint32(to_k + uint32(stage * k_bytes))
-                    copy_k(k, to, thread, int32(key - stages * KEYS), from_k)
-                if t + stages - 1 < count:
-                    before = int32(stage - 1 if stage > 0 else stages - 1)
-                    to = uint32(to_v + uint32(before * v_bytes))
-                    copy_v(v, to, thread, int32(key - (stages - 1) * KEYS), from_v)
-                commit()
+            if copies and not late:
+                ask((k, v), (to_k, to_v), thread, (t, count, stage, key), (from_k, from_v))
             shrink = found
             if computes:
                 a, b = read_four(of_row), read_four(uint32(of_row + uint32(128)))
@@ -180,8 +175,10 @@ def forward(form: FewForm) -> Callable[..., None]:
                 store_words(put_words, words[0], words[1], words[2], words[3])
                 store_words(uint32(put_words + uint32(VECTOR)), words[4], words[5], words[6], words[7])
             if copies:
-                wait()
+                wait_next()
             cuda.syncthreads()
+            if copies and late:
+                ask((k, v), (to_k, to_v), thread, (t, count, stage, key), (from_k, from_v))
             if computes:
                 a, b = read_four(parts), read_four(uint32(parts + uint32(VECTOR)))
                 total = total[0] * shrink[0] + tree(a), total[1] * shrink[1] + tree(b)
@@ -289,6 +286,24 @@ def rows_copier(tile: StoredRows, form: FewForm) -> Any:
         load(pointer, to, thread, (at, int32(env[1] - key), env[2], env[3]))
 
     return device(copy)
+
+
+def asker(copy_k: Any, copy_v: Any, plan: FewPlan, stages: int) -> Any:
+    """`ask(pointers, rings, thread, (t, tiles, stage, key), from)`: in tile t, whose first key this is, for the keys and values to come, as one group."""
+    k_bytes, v_bytes, commit = plan.k.nbytes, plan.v.nbytes, commit_copies()
+
+    def ask(pointers, rings, thread, place, from_):
+        t, count, stage, key = place
+        if t + stages < count:
+            to = uint32(rings[0] + uint32(stage * k_bytes))
+            copy_k(pointers[0], to, thread, int32(key - stages * KEYS), from_[0])
+        if t + stages - 1 < count:
+            before = int32(stage - 1 if stage > 0 else stages - 1)
+            to = uint32(rings[1] + uint32(before * v_bytes))
+            copy_v(pointers[1], to, thread, int32(key - (stages - 1) * KEYS), from_[1])
+        commit()
+
+    return device(ask)
 
 
 # --- weights and values -------------------------------------------------------------------------------------------------
