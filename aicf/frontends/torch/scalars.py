@@ -54,7 +54,8 @@ def fold_constants(graph: GraphModule, parts: Sequence[Iterable[Node]]) -> list[
                     node.replace_input_with(read, number)
         nodes.extend(folded.values())
     graph.graph.eliminate_dead_code()
-    return found
+    alive = set(graph.graph.nodes)
+    return [left for nodes in found if (left := [n for n in nodes if n in alive])]
 
 
 def is_on_gpu(nodes: Iterable[Node]) -> bool:

@@ -120,6 +120,23 @@ def test_an_op_takes_no_other_tensors_of_another_device():
             assert takes(_ops(graph)[0]) == "a CPU scalar of f64 beside integers or f64"
 
 
+def test_a_constant_that_only_another_part_reads_leaves_its_own(request):
+    """Of two parts, one on the CPU, which has the constant, and one on a GPU, which gets the number."""
+    value = float(rng(request.node.nodeid).uniform(1, 3))
+
+    def f(x, c):
+        return x * torch.full((), value), c + 1
+
+    graph = traced_on_gpu(f, [torch.randn(3, 4), torch.tensor(2.0)])
+    ops = _ops(graph)
+    parts = [[n for n in ops if n.meta["val"].device == device] for device in (CPU, GPU)]
+    on_cpu, on_gpu = fold_constants(graph, parts)
+    assert [name_of(n) for n in on_cpu] == ["aten.add.Tensor"]
+    assert sorted(map(name_of, on_gpu)) == ["aten.full.default", "aten.mul.Tensor"]
+    _fuse(graph, [on_cpu, on_gpu])
+    assert not _ops(graph)
+
+
 def test_a_scalar_is_filled_on_the_device_of_its_part(request):
     draw = rng(request.node.nodeid)
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool):
