@@ -128,7 +128,7 @@ class Chain:
     def bound(self, kernel_id: str, r: RegionSpec) -> list[Callable[..., None]]:
         variant = VARIANTS[kernel_id]
         if (reject := variant.supported(r, self.device.spec)) is not None:
-            assert reject.condition in ("needs", "tiles", "m") or " 120 " in kernel_id, (
+            assert reject.condition in ("needs", "tiles", "m", "invariant") or " 120 " in kernel_id, (
                 f"{kernel_id}: {reject}"
             )  # of large products
             return []
