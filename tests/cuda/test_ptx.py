@@ -119,7 +119,7 @@ def test_every_intrinsic_is_assembled_somewhere():
     elsewhere = {"add_half2", "approximate", "larger", "copy_async", "load_units", "load_unit_words", "store_unit_words", "commit_copies", "wait_copies",
                  "shared_address", "read_fragments", "multiply_steps", "multiply_fragments", "multiply_words", "describe", "multiply_k_tiles",
                  "finish_products", "global_address", "line_offset", "scatter_sums", "optimization_barrier", "load_front", "multiply_quad", "transpose_runs", "load_register_operand",
-                 "read_operand", "multiply_words_steps", "multiply_codes"}  # fmt: skip
+                 "read_operand", "multiply_words_steps", "multiply_codes", "load_shared_words", "store_shared_words", "store_shared_number"}  # fmt: skip
     here = {intrinsic.factory.__name__ for intrinsic, _ in [*INSTRUCTIONS.values(), *OTHERS.values()]}
     assert here | elsewhere == set(ptx.__all__) - {"Place", "Places", "Words", "assemble", "instruction"}
 
