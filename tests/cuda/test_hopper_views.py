@@ -21,7 +21,9 @@ def test_no_copies_stand_beside_attention():
     kinds = {op.kind.name for step in plan.steps if step.kernel_id for op in step.region.ops}
     assert not kinds & {"slice", "transpose", "concatenate"}
     ours = [s for s in plan.steps if s.region.kind.name.startswith("attention")]
-    assert [s.kernel_id for s in ours] == ["cuda.attention_wgmma.v1", "cuda.attention_grad_wgmma.v1"]
+    forward, backward = (s.kernel_id for s in ours)
+    assert forward in ("cuda.attention_wgmma.v1", "cuda.attention_few.v1")  # of few queries
+    assert backward == "cuda.attention_grad_wgmma.v1"
     assert all(not t.contiguous for s in ours for t in s.region.tensors if t.rank == 4)
 
 
